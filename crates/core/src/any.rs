@@ -1,0 +1,155 @@
+//! How can one type stand for every storage?
+//!
+//! [`AnyBackend`] erases the storage and keeps the fence's type, so `guard.fence()` stays a plain
+//! [`Fence`] behind a URL. It costs one box per call.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::time::Clock;
+use crate::wake::WakeHint;
+use crate::{
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, FenceToken, HealthReport, Key, LockBackend,
+    LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
+};
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Any backend whose fences are of type `F`. Cheap to clone.
+///
+/// ```
+/// use syncguard_core::{AnyBackend, LockBackend, MemoryBackend};
+///
+/// let backend = AnyBackend::new(MemoryBackend::new());
+/// assert_eq!(backend.capabilities().backend, "memory");
+/// ```
+pub struct AnyBackend<F: FenceToken = Fence>(Arc<dyn Erased<F>>);
+
+impl<F: FenceToken> AnyBackend<F> {
+    /// Erases a backend's type.
+    pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
+        Self(Arc::new(backend))
+    }
+}
+
+impl<F: FenceToken> Clone for AnyBackend<F> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<F: FenceToken> fmt::Debug for AnyBackend<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AnyBackend({})", self.0.capabilities().backend)
+    }
+}
+
+/// The object-safe twin of [`LockBackend`].
+trait Erased<F: FenceToken>: Send + Sync {
+    fn capabilities(&self) -> Capabilities;
+    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Boxed<'a, Result<AcquireOutcome<F>>>;
+    fn release<'a>(&'a self, lock_id: &'a LockId) -> Boxed<'a, Result<ReleaseOutcome>>;
+    fn extend<'a>(&'a self, lock_id: &'a LockId, ttl: Ttl) -> Boxed<'a, Result<ExtendOutcome>>;
+    fn is_locked<'a>(&'a self, key: &'a Key) -> Boxed<'a, Result<bool>>;
+    fn lookup<'a>(&'a self, query: Lookup<'a>) -> Boxed<'a, Result<Option<LockInfo<F>>>>;
+    fn purge_expired(&self) -> Boxed<'_, Result<u64>>;
+    fn wake<'a>(&'a self, key: &'a Key) -> Boxed<'a, WakeHint>;
+    fn health(&self) -> Boxed<'_, HealthReport>;
+    fn new_lock_id(&self, key: &Key) -> LockId;
+    fn clock(&self) -> Arc<dyn Clock>;
+}
+
+impl<B: LockBackend> Erased<B::Fence> for B {
+    fn capabilities(&self) -> Capabilities {
+        LockBackend::capabilities(self)
+    }
+
+    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Boxed<'a, Result<AcquireOutcome<B::Fence>>> {
+        Box::pin(LockBackend::acquire(self, request))
+    }
+
+    fn release<'a>(&'a self, lock_id: &'a LockId) -> Boxed<'a, Result<ReleaseOutcome>> {
+        Box::pin(LockBackend::release(self, lock_id))
+    }
+
+    fn extend<'a>(&'a self, lock_id: &'a LockId, ttl: Ttl) -> Boxed<'a, Result<ExtendOutcome>> {
+        Box::pin(LockBackend::extend(self, lock_id, ttl))
+    }
+
+    fn is_locked<'a>(&'a self, key: &'a Key) -> Boxed<'a, Result<bool>> {
+        Box::pin(LockBackend::is_locked(self, key))
+    }
+
+    fn lookup<'a>(&'a self, query: Lookup<'a>) -> Boxed<'a, Result<Option<LockInfo<B::Fence>>>> {
+        Box::pin(LockBackend::lookup(self, query))
+    }
+
+    fn purge_expired(&self) -> Boxed<'_, Result<u64>> {
+        Box::pin(LockBackend::purge_expired(self))
+    }
+
+    fn wake<'a>(&'a self, key: &'a Key) -> Boxed<'a, WakeHint> {
+        Box::pin(LockBackend::wake(self, key))
+    }
+
+    fn health(&self) -> Boxed<'_, HealthReport> {
+        Box::pin(LockBackend::health(self))
+    }
+
+    fn new_lock_id(&self, key: &Key) -> LockId {
+        LockBackend::new_lock_id(self, key)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        LockBackend::clock(self)
+    }
+}
+
+impl<F: FenceToken> LockBackend for AnyBackend<F> {
+    type Fence = F;
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome<F>> {
+        self.0.acquire(request).await
+    }
+
+    async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
+        self.0.release(lock_id).await
+    }
+
+    async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
+        self.0.extend(lock_id, ttl).await
+    }
+
+    async fn is_locked(&self, key: &Key) -> Result<bool> {
+        self.0.is_locked(key).await
+    }
+
+    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo<F>>> {
+        self.0.lookup(query).await
+    }
+
+    async fn purge_expired(&self) -> Result<u64> {
+        self.0.purge_expired().await
+    }
+
+    async fn wake(&self, key: &Key) -> WakeHint {
+        self.0.wake(key).await
+    }
+
+    async fn health(&self) -> HealthReport {
+        self.0.health().await
+    }
+
+    fn new_lock_id(&self, key: &Key) -> LockId {
+        self.0.new_lock_id(key)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
+    }
+}

@@ -1,0 +1,150 @@
+//! What must a storage do to carry locks?
+//!
+//! Four atomic operations and a look, each tried once: retries, budgets, renewal and cancellation belong to the client.
+//! Nothing invalid can arrive, because the words carry their proof. `docs/write-a-backend.md` walks through an
+//! implementation, and the crate `syncguard-conformance` proves it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::time::{Clock, SystemClock};
+use crate::wake::WakeHint;
+use crate::{
+    AcquireOutcome, ExtendOutcome, FenceToken, HealthReport, Key, LockError, LockId, LockInfo, ReleaseOutcome, Result,
+    Ttl,
+};
+
+/// A storage of locks.
+///
+/// All methods take `&self` and may be called from many tasks at once. Each is *one* attempt with its own bound in
+/// time; a failure whose request may have left is marked [`ambiguous`](LockError::ambiguous). Dropping a returned
+/// future must be safe at any point: the connection stays usable, and whether the server acted is then unknown.
+pub trait LockBackend: Send + Sync + 'static {
+    /// [`Fence`](crate::Fence), or [`Unfenced`](crate::Unfenced) for a storage that cannot count.
+    type Fence: FenceToken;
+
+    /// What this backend is.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Takes the lock if it is free or its lease is over, with the next fence.
+    ///
+    /// *Idempotent by lock id*: if this very id holds the lock already (an earlier reply was lost), the answer is the stored
+    /// fence and expiry, unchanged. A fence past its limit is an error *before* anything is written. A contended
+    /// acquire consumes no fence. The backend's clock is read after every wait.
+    fn acquire(&self, request: AcquireRequest<'_>) -> impl Future<Output = Result<AcquireOutcome<Self::Fence>>> + Send;
+
+    /// Frees the lock of this id if it is alive, atomically with the check of ownership. Wakes waiters.
+    fn release(&self, lock_id: &LockId) -> impl Future<Output = Result<ReleaseOutcome>> + Send;
+
+    /// Replaces the lease of this id by now + ttl if it is alive. Never creates a lock.
+    fn extend(&self, lock_id: &LockId, ttl: Ttl) -> impl Future<Output = Result<ExtendOutcome>> + Send;
+
+    /// Whether a live lock is on the key. Read-only unless cleanup was switched on.
+    fn is_locked(&self, key: &Key) -> impl Future<Output = Result<bool>> + Send;
+
+    /// The live lock of a key or of a lock id. Read-only; absent and expired are `None` alike.
+    fn lookup(&self, query: Lookup<'_>) -> impl Future<Output = Result<Option<LockInfo<Self::Fence>>>> + Send;
+
+    /// Removes locks that have been dead for longer than the cleanup guard, and says how many. Never a counter.
+    fn purge_expired(&self) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Registers interest in a key and returns the hint that it may have become free.
+    ///
+    /// Resolves once releases from now on will be noticed. The default never hints: waiters then rely on their schedule.
+    fn wake(&self, key: &Key) -> impl Future<Output = WakeHint> + Send {
+        let _ = key;
+        async { WakeHint::never() }
+    }
+
+    /// Checks what an operator should know: reachability, rights, schema, durability, clock. Never fails: a failure is a line.
+    fn health(&self) -> impl Future<Output = HealthReport> + Send {
+        async { HealthReport::default() }
+    }
+
+    /// Makes the id for a lock on this key. Only sharded storages have a reason to replace it.
+    fn new_lock_id(&self, key: &Key) -> LockId {
+        let _ = key;
+        LockId::random()
+    }
+
+    /// The local clock that guards of this backend live by. Only test backends have a reason to replace it.
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+}
+
+/// What a backend is, for people and for tests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// One word: `memory`, `sqlite`, `redis`, `postgres`, `firestore`, or your own.
+    pub backend: Cow<'static, str>,
+    /// Whether acquire gives fences. Always what `type Fence` says.
+    pub fencing: bool,
+    /// Whose clock decides liveness.
+    pub time_authority: TimeAuthority,
+}
+
+/// Whose clock decides whether a lease is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TimeAuthority {
+    /// The storage's: clients may have any time.
+    Server,
+    /// Each client's: their clocks must agree to well within the tolerance.
+    Client,
+}
+
+/// One attempt to acquire.
+#[derive(Clone, Copy, Debug)]
+pub struct AcquireRequest<'a> {
+    /// What to lock.
+    pub key: &'a Key,
+    /// Who asks. Made before the server hears of it, so that a lost reply can be owned up to.
+    pub lock_id: &'a LockId,
+    /// For how long.
+    pub ttl: Ttl,
+    /// What the holder calls itself, for people. Backends whose layout has no room for it leave it out.
+    pub label: Option<&'a Label>,
+}
+
+/// What to look for.
+#[derive(Clone, Copy, Debug)]
+pub enum Lookup<'a> {
+    /// The lock on a key.
+    Key(&'a Key),
+    /// The lock that this id owns.
+    LockId(&'a LockId),
+}
+
+/// What a holder calls itself, for people who wonder: 1..=200 bytes. User input: escape it when you show it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Label(Arc<str>);
+
+impl Label {
+    /// The longest label in bytes.
+    pub const MAX_BYTES: usize = 200;
+
+    /// Validates.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when empty, longer than 200 bytes or holding U+0000.
+    pub fn new(text: impl AsRef<str>) -> Result<Self> {
+        let text = text.as_ref();
+        if text.is_empty() || text.len() > Self::MAX_BYTES || text.contains('\0') {
+            return Err(LockError::invalid("a label is 1 to 200 bytes without U+0000"));
+        }
+        Ok(Self(Arc::from(text)))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+// A label may name a person or a ticket; logs get its length only.
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Label({} bytes)", self.0.len())
+    }
+}

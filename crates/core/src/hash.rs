@@ -1,0 +1,73 @@
+//! How is a name written where it must not be read?
+//!
+//! SHA-256 of the NFC text, first 96 bits, as 24 hexadecimal digits. A *pseudonym*, not anonymity: a guessable
+//! name can be found by trying, so treat hashes as you treat the names' existence.
+
+use std::fmt;
+
+use serde_core::{Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use unicode_normalization::UnicodeNormalization;
+
+/// The 24-digit pseudonym of a key or a lock id, the same on every backend.
+///
+/// ```
+/// use syncguard_core::HashId;
+///
+/// assert_eq!(HashId::of("a").to_string(), "ca978112ca1bbdcafac231b3");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HashId([u8; 12]);
+
+impl HashId {
+    /// Hashes the NFC form of a text.
+    pub fn of(text: &str) -> Self {
+        if text.is_ascii() {
+            return Self::of_normalised(text);
+        }
+        Self::of_normalised(&text.nfc().collect::<String>())
+    }
+
+    pub(crate) fn of_normalised(text: &str) -> Self {
+        let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+        let mut first = [0; 12];
+        first.copy_from_slice(&digest[..12]);
+        Self(first)
+    }
+}
+
+impl fmt::Display for HashId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for HashId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for HashId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normal_forms_hash_alike_and_collisions_of_the_linear_hash_do_not() {
+        assert_eq!(HashId::of("caf\u{e9}"), HashId::of("cafe\u{301}"));
+        // These two collide under the linear hash that the TypeScript original used.
+        assert_ne!(
+            HashId::of("mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmm"),
+            HashId::of("mlmnmomlnlmmlllnnmmllnnmmmmmmmmmmmmm")
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! A distributed lock whose holder knows when it has lost it.
+//!
+//! A **lock** is one key held by one owner for a while. Three things make it safe to build on:
+//!
+//! * the **lock id**, a secret made by the owner: only who knows it can extend or release the lock;
+//! * the **lease**, counted on the backend's clock: a holder that died frees the lock by doing nothing;
+//! * the **fence**, a number that only grows per key: a resource that remembers the highest fence it has
+//!   seen refuses a holder that was paused and woke up too late.
+//!
+//! No lease lock can promise that two processes never *run* at once: a process may be suspended between two
+//! instructions. What this crate promises is that at most one lock id is live in storage, that the guard
+//! stops believing *before* storage frees the lock, and that fences only rise.
+//!
+//! # The whole idea on one page
+//!
+//! ```
+//! use std::time::Duration;
+//! use syncguard_core::{Locker, MemoryBackend};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), syncguard_core::LockError> {
+//! let locker = Locker::new(MemoryBackend::new());
+//!
+//! // Held around a piece of work, renewed while it runs, and the work is dropped if the lock is lost.
+//! let receipt = locker
+//!     .lock("payment:42")
+//!     .ttl(Duration::from_secs(30))
+//!     .timeout(Duration::from_secs(5))
+//!     .keep_alive()
+//!     .run(async |lock| format!("charged under fence {}", lock.fence()))
+//!     .await?;
+//! assert_eq!(receipt, "charged under fence 000000000000001");
+//!
+//! // Or by hand. Contention is an answer, not an error.
+//! if let Some(guard) = locker.lock("payment:42").try_acquire().await? {
+//!     assert!(guard.remaining() > Duration::from_secs(29));
+//!     guard.release().await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where things are
+//!
+//! * the words, each validated once and carrying its proof: [`Key`], [`LockId`], [`Fence`], [`Ttl`],
+//!   [`Timestamp`], [`HashId`], [`LockError`], and [`storage_key`] for backends;
+//! * the contract of a backend: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`wake`], [`health`];
+//! * the client: [`Locker`], [`LockRequest`], [`Guard`], [`LockHandle`], [`retry`], [`multi`], [`election`];
+//! * beside all of them: [`telemetry`] and [`MemoryBackend`].
+//!
+//! Libraries should depend on this crate; applications on `syncguard`, which adds `open(url)` and the storages.
+
+mod any;
+mod backend;
+mod error;
+mod fence;
+mod hash;
+pub mod health;
+mod info;
+mod key;
+mod lock_id;
+mod memory;
+mod outcome;
+pub mod storage_key;
+pub mod time;
+mod trace;
+mod ttl;
+pub mod wake;
+
+pub use any::AnyBackend;
+pub use backend::{AcquireRequest, Capabilities, Label, LockBackend, Lookup, TimeAuthority};
+pub use error::{ErrorCode, LockError, Result};
+pub use fence::{Fence, FenceToken, HasFence, Unfenced};
+pub use hash::HashId;
+pub use health::{HealthCheck, HealthReport, HealthStatus};
+pub use info::{LockInfo, RevealedNames};
+pub use key::Key;
+pub use lock_id::LockId;
+pub use memory::MemoryBackend;
+pub use outcome::{AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Lease, ReleaseOutcome};
+pub use time::{BootTime, Clock, SystemClock, Timestamp, TokioClock};
+pub use tokio_util::sync::CancellationToken;
+pub use ttl::Ttl;
+pub use wake::{WakeHint, WakeHub};

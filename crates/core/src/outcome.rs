@@ -1,0 +1,79 @@
+//! What did the backend answer?
+//!
+//! Outcomes are values. That somebody else holds the lock, or that nobody does any more, are answers; only
+//! what kept us from an answer is an error.
+
+use std::time::Duration;
+
+use crate::{Fence, Timestamp};
+
+/// The answer to acquire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcquireOutcome<F = Fence> {
+    /// The lock is ours (or was already, under the same lock id).
+    Acquired(Lease<F>),
+    /// Somebody else holds it.
+    Contended(Contention),
+}
+
+/// A lock that was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease<F = Fence> {
+    /// Grows with every acquisition of the key.
+    pub fence: F,
+    /// When the lease ends, on the backend's clock.
+    pub expires_at: Timestamp,
+}
+
+/// A lock that somebody else holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contention {
+    /// How long until the holder's lease can be taken over if nobody renews it ([`free_in`](crate::time::free_in)),
+    /// where the backend learned it for free. Waiters look again then, so that a dead holder costs
+    /// no more than its lease.
+    pub free_in: Option<Duration>,
+}
+
+/// The answer to release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseOutcome {
+    /// The lock was ours and is free now.
+    Released,
+    /// There was no live lock with this id.
+    Absent(Option<AbsentReason>),
+}
+
+impl ReleaseOutcome {
+    /// Whether this call freed the lock.
+    pub const fn is_released(self) -> bool {
+        matches!(self, Self::Released)
+    }
+}
+
+/// The answer to extend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtendOutcome {
+    /// The lease was replaced.
+    Extended {
+        /// When it ends now, on the backend's clock.
+        expires_at: Timestamp,
+    },
+    /// There was no live lock with this id.
+    Absent(Option<AbsentReason>),
+}
+
+impl ExtendOutcome {
+    /// Whether the lease was replaced.
+    pub const fn is_extended(self) -> bool {
+        matches!(self, Self::Extended { .. })
+    }
+}
+
+/// Why a lock is absent, where the backend saw it without asking again. For telemetry, not for decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AbsentReason {
+    /// Its lease had ended.
+    Expired,
+    /// Nothing with this id was there: released, taken over, or never acquired.
+    NotFound,
+}

@@ -1,0 +1,230 @@
+//! What time is it, and is a lease still alive?
+//!
+//! Two clocks with two jobs. The *backend's* clock gives [`Timestamp`]s and decides liveness, by one predicate,
+//! [`is_live`], on every backend. The *local* clock gives [`BootTime`]s: it never steps and keeps counting while
+//! the machine sleeps (`CLOCK_BOOTTIME`), which `std::time::Instant` on Linux does not, so a guard notices a suspend.
+//!
+//! This is the only file that reads a clock; clippy refuses the others (see `clippy.toml`).
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_core::{Serialize, Serializer};
+
+use crate::Ttl;
+
+/// How long after its expiry a lease still counts as alive, on every backend alike.
+///
+/// It absorbs the difference of clocks on backends without a clock of their own, and it is not configurable:
+/// two clients with two tolerances would disagree about who owns a lock.
+pub const TOLERANCE: Duration = Duration::from_millis(1000);
+
+/// [`TOLERANCE`] in milliseconds, for scripts and statements.
+pub const TOLERANCE_MS: i64 = 1000;
+
+/// How long a lock must have been dead before cleanup may remove it, where the server's clock decides.
+pub const CLEANUP_GUARD_MS: i64 = 2000;
+
+/// The one liveness predicate: a lease is alive while `expires_at > now - tolerance`.
+///
+/// ```
+/// use syncguard_core::time::{Timestamp, is_live};
+///
+/// let expires_at = Timestamp::from_millis(10_000);
+/// assert!(is_live(expires_at, Timestamp::from_millis(10_999)));
+/// assert!(!is_live(expires_at, Timestamp::from_millis(11_000)));
+/// ```
+pub const fn is_live(expires_at: Timestamp, now: Timestamp) -> bool {
+    expires_at.0 > now.0.saturating_sub(TOLERANCE_MS)
+}
+
+/// How long until a lease that nobody renews can be taken over; zero when it can be now.
+pub fn free_in(expires_at: Timestamp, now: Timestamp) -> Duration {
+    let millis = expires_at.0.saturating_add(TOLERANCE_MS).saturating_sub(now.0);
+    Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+}
+
+/// A moment on the backend's clock: milliseconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From milliseconds since 1970.
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since 1970.
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// From what Redis's `TIME` answers: seconds and microseconds.
+    pub const fn from_redis_time(seconds: i64, micros: i64) -> Self {
+        Self(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+    }
+
+    /// When a lease of this length ends, if it starts now.
+    #[must_use]
+    pub const fn plus(self, ttl: Ttl) -> Self {
+        Self(self.0.saturating_add(ttl.as_millis()))
+    }
+
+    /// How long after `earlier` this is; zero if it is not.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(self.0)
+    }
+}
+
+/// A moment on the local clock that counts suspend: time since an arbitrary, fixed start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BootTime(Duration);
+
+impl BootTime {
+    /// From the time since the clock's start.
+    pub const fn from_start(elapsed: Duration) -> Self {
+        Self(elapsed)
+    }
+
+    /// The time since the clock's start.
+    pub const fn since_start(self) -> Duration {
+        self.0
+    }
+
+    /// How long after `earlier` this is; zero if it is not.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for BootTime {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration))
+    }
+}
+
+impl Sub<Duration> for BootTime {
+    type Output = Self;
+
+    fn sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(duration))
+    }
+}
+
+/// A local clock with two hands.
+///
+/// Real programs use [`SystemClock`]. Tests replace it to suspend the machine (boot time jumps, the runtime's timers
+/// do not) or to put a client's wall clock wrong.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The hand that never steps and counts suspend: guards live by it.
+    fn boot(&self) -> BootTime;
+
+    /// The hand that people set: the authority where the backend has no clock of its own.
+    fn wall(&self) -> Timestamp;
+}
+
+/// The machine's clocks: `CLOCK_BOOTTIME` (Linux; elsewhere the monotonic clock) and the wall clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn boot(&self) -> BootTime {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let clock = rustix::time::ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let clock = rustix::time::ClockId::Monotonic;
+        let now = rustix::time::clock_gettime(clock);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+        let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
+        BootTime(Duration::new(seconds, nanos))
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+    fn wall(&self) -> Timestamp {
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Timestamp(i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+/// tokio's clock as both hands, so that paused time in tests moves leases and guards alike.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokioClock;
+
+impl TokioClock {
+    // Any fixed wall time does: nobody compares it with another machine's.
+    const START_MS: i64 = 1_700_000_000_000;
+
+    #[allow(clippy::disallowed_methods, reason = "the pausable clock of tests")]
+    fn elapsed() -> Duration {
+        static START: OnceLock<std::time::Instant> = OnceLock::new();
+        let now = tokio::time::Instant::now().into_std();
+        // A day of head start keeps the difference positive however runtimes of one process were paused.
+        let start = START.get_or_init(|| now.checked_sub(Duration::from_secs(86_400)).unwrap_or(now));
+        now.saturating_duration_since(*start)
+    }
+}
+
+impl Clock for TokioClock {
+    fn boot(&self) -> BootTime {
+        BootTime(Self::elapsed())
+    }
+
+    fn wall(&self) -> Timestamp {
+        let elapsed = i64::try_from(Self::elapsed().as_millis()).unwrap_or(i64::MAX);
+        Timestamp(Self::START_MS.saturating_add(elapsed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_live_within_the_tolerance_and_not_after() {
+        let expires_at = Timestamp::from_millis(1_000_000);
+        for (now, live) in
+            [(0, true), (1_000_000, true), (1_000_999, true), (1_001_000, false), (i64::MAX, false), (i64::MIN, true)]
+        {
+            assert_eq!(is_live(expires_at, Timestamp::from_millis(now)), live, "{now}");
+        }
+        assert!(!is_live(Timestamp::from_millis(-5), Timestamp::from_millis(1_000)));
+    }
+
+    #[test]
+    fn free_in_agrees_with_the_predicate() {
+        let expires_at = Timestamp::from_millis(5_000);
+        for now in 0..8_000 {
+            let now = Timestamp::from_millis(now);
+            assert_eq!(free_in(expires_at, now).is_zero(), !is_live(expires_at, now));
+        }
+    }
+
+    #[test]
+    fn redis_time_is_cut_to_milliseconds() {
+        assert_eq!(Timestamp::from_redis_time(12, 345_999).as_millis(), 12_345);
+    }
+
+    #[test]
+    fn the_system_clock_moves_forward_on_both_hands() {
+        let (boot, wall) = (SystemClock.boot(), SystemClock.wall());
+        assert!(SystemClock.boot() >= boot);
+        assert!(SystemClock.wall() >= wall);
+        assert!(wall.as_millis() > 1_600_000_000_000);
+    }
+}
