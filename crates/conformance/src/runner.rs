@@ -1,0 +1,51 @@
+//! How does one case become one test?
+//!
+//! Each runs on a runtime of its own: two threads for real servers, one thread with paused time for backends that
+//! live on tokio's clock. A case that hangs fails by itself, and a case that cannot run says so.
+
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{Harness, Unsupported};
+
+/// How time passes under a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// It is slept through, on two threads.
+    Real,
+    /// It is jumped over as soon as nobody has anything to do, on one thread.
+    Paused,
+}
+
+// Long enough for the heaviest case on a slow server beside others, short enough to be waited for.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Runs one case against a fresh harness. [`suite!`](crate::suite) calls this; so may you, for a single case.
+pub fn run<H: Harness>(time: Time, name: &str, start: impl Future<Output = H>, case: impl AsyncFnOnce(&H)) {
+    runtime(time).block_on(async {
+        let harness = start.await;
+        if let Some((_, reason)) = harness.skips().iter().find(|(skipped, _)| *skipped == name) {
+            return skip(name, &Unsupported::because(*reason));
+        }
+        let work = case(&harness);
+        match time {
+            // Paused time would jump to the end of the patience whenever a case only waits for a thread.
+            Time::Paused => work.await,
+            Time::Real => tokio::time::timeout(PATIENCE, work).await.expect("the case ends within three minutes"),
+        }
+    });
+}
+
+/// Says that a case did not run, and why.
+pub(crate) fn skip(name: &str, reason: &Unsupported) {
+    println!("SKIPPED {name}: {reason}");
+}
+
+fn runtime(time: Time) -> Runtime {
+    let runtime = match time {
+        Time::Real => Builder::new_multi_thread().worker_threads(2).enable_all().build(),
+        Time::Paused => Builder::new_current_thread().enable_all().start_paused(true).build(),
+    };
+    runtime.expect("the runtime of a case starts")
+}
