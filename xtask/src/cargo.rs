@@ -1,0 +1,32 @@
+//! How does a task call cargo from inside cargo?
+//!
+//! `cargo run` describes the xtask package to it in the environment. Build scripts that watch those variables would be run again by
+//! every inner cargo, so the inner ones get a clean environment.
+
+use std::env;
+use std::ffi::OsStr;
+use std::process::Command;
+
+/// `cargo` with these arguments, in the workspace's root.
+pub(crate) fn command(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments).current_dir(root());
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if describes_this_package(&name) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// The workspace's root: the folder above this package.
+pub(crate) fn root() -> &'static std::path::Path {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
+}
+
+fn describes_this_package(variable: &str) -> bool {
+    let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
+    prefixes.iter().any(|prefix| variable.starts_with(prefix)) || variable == "RUST_RECURSION_COUNT"
+}

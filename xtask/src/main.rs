@@ -1,0 +1,126 @@
+//! The project's own commands: what a contributor types instead of remembering ten.
+//!
+//! [`test`] is the one that must be green before a change lands; `.ci/run` calls exactly that. [`setup`] brings the programs the
+//! tests need. The servers themselves come from `syncguard-testkit`.
+
+mod cargo;
+mod junit;
+mod setup;
+mod summary;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand, ValueEnum};
+use syncguard_testkit::shared::Servers;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The commands of a SyncGuard contributor")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what the tests need: redis-server, postgresql, pgbouncer, cargo-nextest
+    Setup,
+    /// Format check, clippy, all tests against real servers, doctests and documentation
+    Test {
+        /// Only the tests: no format check, clippy, doctests or documentation
+        #[arg(long)]
+        quick: bool,
+        /// Arguments for `cargo nextest run`, for example -p syncguard-redis or -E 'test(fence)'
+        #[arg(last = true)]
+        nextest: Vec<String>,
+    },
+    /// Measure one backend, or the client
+    Bench {
+        /// What to measure
+        subject: Subject,
+        /// Arguments for the benchmark
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Run the tests with `soak` in their name for this long
+    Soak {
+        /// Minutes for each of them
+        #[arg(default_value_t = 10)]
+        minutes: u32,
+    },
+    /// Start the shared servers, print their addresses for `export`, stop them at Enter or Ctrl-C
+    Servers,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Subject {
+    Sqlite,
+    Redis,
+    Postgres,
+    Firestore,
+    Client,
+}
+
+impl Subject {
+    /// The crate that holds the benchmark, and the benchmark's name.
+    fn package_and_bench(self) -> (&'static str, &'static str) {
+        match self {
+            Subject::Sqlite => ("syncguard-sqlite", "sqlite"),
+            Subject::Redis => ("syncguard-redis", "redis"),
+            Subject::Postgres => ("syncguard-postgres", "postgres"),
+            Subject::Firestore => ("syncguard-firestore", "firestore"),
+            Subject::Client => ("syncguard", "client"),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<ExitCode> {
+    match task {
+        Task::Setup => setup::run().map(|()| ExitCode::SUCCESS),
+        Task::Test { quick, nextest } => test::run(quick, &nextest),
+        Task::Bench { subject, arguments } => bench(subject, &arguments),
+        Task::Soak { minutes } => soak(minutes),
+        Task::Servers => servers(),
+    }
+}
+
+fn bench(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
+    setup::run()?;
+    let (package, bench) = subject.package_and_bench();
+    let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench, "--"]);
+    let status = command.args(arguments).status().context("cannot run cargo bench")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn soak(minutes: u32) -> Result<ExitCode> {
+    setup::run()?;
+    let servers = Servers::start()?;
+    let status = cargo::command(["nextest", "run", "--workspace", "--all-features", "--locked", "--profile", "soak"])
+        .env("SYNCGUARD_SOAK_MINUTES", minutes.to_string())
+        .envs(servers.environment())
+        .status()
+        .context("cannot run cargo nextest")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn servers() -> Result<ExitCode> {
+    setup::run()?;
+    let servers = Servers::start()?;
+    for (variable, value) in servers.environment() {
+        println!("export {variable}='{value}'");
+    }
+    eprintln!("running until Enter or Ctrl-C");
+    std::io::stdin().read_line(&mut String::new())?;
+    Ok(ExitCode::SUCCESS)
+}
