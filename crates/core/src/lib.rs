@@ -51,17 +51,32 @@
 //! Libraries should depend on this crate; applications on `syncguard`, which adds `open(url)` and the storages.
 
 mod any;
+mod attempt;
 mod backend;
+pub mod election;
 mod error;
 mod fence;
+mod guard;
 mod hash;
 pub mod health;
+mod heartbeat;
 mod info;
 mod key;
 mod lock_id;
+mod locker;
 mod memory;
+pub mod multi;
 mod outcome;
+mod reaper;
+mod request;
+pub mod retry;
+#[cfg(feature = "seeded-bugs")]
+#[doc(hidden)]
+pub mod seeded;
+#[cfg(not(feature = "seeded-bugs"))]
+mod seeded;
 pub mod storage_key;
+pub mod telemetry;
 pub mod time;
 mod trace;
 mod ttl;
@@ -71,13 +86,16 @@ pub use any::AnyBackend;
 pub use backend::{AcquireRequest, Capabilities, Label, LockBackend, Lookup, TimeAuthority};
 pub use error::{ErrorCode, LockError, Result};
 pub use fence::{Fence, FenceToken, HasFence, Unfenced};
+pub use guard::{Guard, LockHandle, LossReason};
 pub use hash::HashId;
 pub use health::{HealthCheck, HealthReport, HealthStatus};
 pub use info::{LockInfo, RevealedNames};
 pub use key::Key;
 pub use lock_id::LockId;
+pub use locker::{Locker, LockerBuilder, ReleaseErrorHook};
 pub use memory::MemoryBackend;
 pub use outcome::{AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Lease, ReleaseOutcome};
+pub use request::{LockRequest, OnLost};
 pub use time::{BootTime, Clock, SystemClock, Timestamp, TokioClock};
 pub use tokio_util::sync::CancellationToken;
 pub use ttl::Ttl;

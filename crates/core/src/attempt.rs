@@ -1,0 +1,350 @@
+//! How is a lock got, by somebody who may be cut off at any moment?
+//!
+//! One rule covers lost replies, timeouts and dropped futures. The lock id is made *before* the server hears of it; an
+//! attempt whose outcome is unknown is repeated with the same id, and the backend owns up if it had acted. The guard's deadline then
+//! counts from the **first** send. Whoever leaves with an unknown outcome hands the id to the `reaper`.
+//!
+//! Waiting follows the schedule of `retry`. A wake hint, or the known end of the holder's lease, leads to an extra
+//! attempt that consumes no retry and does not move the schedule.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::locker::Shared;
+use crate::reaper;
+use crate::retry::RetryPolicy;
+use crate::{
+    AcquireOutcome, AcquireRequest, BootTime, Contention, ErrorCode, FenceToken, Guard, Key, Label, Lease, LockBackend,
+    LockError, LockId, Locker, ReleaseErrorHook, Result, Ttl, WakeHint,
+};
+
+/// How far past the wall the attempt made *at* the wall may reach.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// Waiters that learn of the same expiry try within this window instead of all at once.
+const EXPIRY_SPREAD: Duration = Duration::from_millis(30);
+
+/// A validated request.
+pub(crate) struct Plan {
+    pub(crate) key: Key,
+    pub(crate) ttl: Ttl,
+    pub(crate) label: Option<Label>,
+    pub(crate) policy: RetryPolicy,
+    pub(crate) cancel: Option<CancellationToken>,
+    pub(crate) on_release_error: Option<ReleaseErrorHook>,
+}
+
+/// Tries once, without a wall of its own: the backend bounds each call.
+pub(crate) async fn once<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Option<Guard<F>>> {
+    let mut campaign = Campaign::new(&locker.0, plan);
+    let tried = cancellable(plan, async { Ok(campaign.attempt(None).await) }).await?;
+    match tried {
+        Tried::Acquired(guard) => Ok(Some(guard)),
+        Tried::Contended(_) => Ok(None),
+        Tried::Failed(error) => Err(error),
+    }
+}
+
+/// Tries until it has the lock or the budget is used.
+pub(crate) async fn until_acquired<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Guard<F>> {
+    let mut campaign = Campaign::new(&locker.0, plan);
+    cancellable(plan, campaign.drive()).await
+}
+
+async fn cancellable<T>(plan: &Plan, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let Some(token) = &plan.cancel else { return work.await };
+    tokio::select! {
+        biased;
+        () = token.cancelled() => {
+            Err(LockError::new(ErrorCode::Aborted, "cancelled before the lock was acquired").with_key(&plan.key))
+        }
+        result = work => result,
+    }
+}
+
+enum Tried<F: FenceToken> {
+    Acquired(Guard<F>),
+    Contended(Contention),
+    Failed(LockError),
+}
+
+/// One caller's effort for one key.
+struct Campaign<'a, F: FenceToken> {
+    shared: &'a Arc<Shared<F>>,
+    plan: &'a Plan,
+    lock_id: LockId,
+    /// When the first attempt left whose outcome is still unknown.
+    unknown_since: Option<BootTime>,
+    started: Instant,
+    attempts: u32,
+    hint: WakeHint,
+    subscribed: bool,
+    /// Where clean-up runs if this effort is dropped outside of a runtime.
+    runtime: Option<Handle>,
+}
+
+impl<'a, F: FenceToken> Campaign<'a, F> {
+    fn new(shared: &'a Arc<Shared<F>>, plan: &'a Plan) -> Self {
+        Self {
+            lock_id: shared.backend.new_lock_id(&plan.key),
+            shared,
+            plan,
+            unknown_since: None,
+            started: Instant::now(),
+            attempts: 0,
+            hint: WakeHint::never(),
+            subscribed: false,
+            runtime: Handle::try_current().ok(),
+        }
+    }
+
+    async fn drive(&mut self) -> Result<Guard<F>> {
+        let wall = self.wall();
+        let mut scheduled = 0;
+        loop {
+            scheduled += 1;
+            let tried = match self.attempt(wall).await {
+                Tried::Acquired(guard) => return Ok(guard),
+                Tried::Failed(error) if !error.is_transient() => return Err(error),
+                tried => tried,
+            };
+            let Some(sleep) = self.plan.policy.sleep_after(scheduled, self.started.elapsed(), random_fraction()) else {
+                return Err(self.give_up(tried));
+            };
+            if let Some(guard) = self.wait(Instant::now() + sleep, wall, tried).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Sleeps until the scheduled retry, trying in between whenever the lock may have become free.
+    async fn wait(&mut self, until: Instant, wall: Option<Instant>, mut tried: Tried<F>) -> Result<Option<Guard<F>>> {
+        let mut look_now = self.subscribe(until).await;
+        loop {
+            if !look_now {
+                let expiry = expected_expiry(&tried);
+                tokio::select! {
+                    () = sleep_until(until) => return Ok(None),
+                    () = self.hint.woken() => {}
+                    () = sleep_until(expiry.unwrap_or(until)), if expiry.is_some_and(|expiry| expiry < until) => {}
+                }
+            }
+            look_now = false;
+            tried = match self.attempt(wall).await {
+                Tried::Acquired(guard) => return Ok(Some(guard)),
+                Tried::Failed(error) if !error.is_transient() => return Err(error),
+                Tried::Failed(error) => {
+                    // This waiter learned nothing: let another one of the process look.
+                    self.hint.pass_on();
+                    sleep_until(until).await;
+                    Tried::Failed(error)
+                }
+                contended @ Tried::Contended(_) => contended,
+            };
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Registers for hints once. A release between the failed attempt and the registration would go unnoticed, so the
+    /// answer says whether to look again right away.
+    async fn subscribe(&mut self, until: Instant) -> bool {
+        if self.subscribed {
+            return false;
+        }
+        match timeout_at(until, self.shared.backend.wake(&self.plan.key)).await {
+            Ok(hint) => {
+                self.subscribed = true;
+                self.hint = hint;
+                self.hint.is_live()
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// The end of the budget, and of the attempt made at its end.
+    fn wall(&self) -> Option<Instant> {
+        match self.plan.policy.timeout {
+            // One attempt, bounded by the backend alone: a wall of nothing would cut off every answer.
+            Some(Duration::ZERO) | None => None,
+            Some(timeout) => self.started.checked_add(timeout).map(|wall| wall + GRACE),
+        }
+    }
+
+    async fn attempt(&mut self, wall: Option<Instant>) -> Tried<F> {
+        self.attempts = self.attempts.saturating_add(1);
+        self.leave_a_hopeless_id();
+        let sent = self.unknown_since.unwrap_or_else(|| self.shared.clock.boot());
+        let call = InFlight::start(self, sent);
+        let outcome = match wall {
+            None => call.await,
+            Some(wall) => match timeout_at(wall, call).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    // Dropping the call gave it, and the id, to the background.
+                    self.unknown_since = None;
+                    return Tried::Failed(self.cut_off());
+                }
+            },
+        };
+        match outcome {
+            Ok(AcquireOutcome::Acquired(lease)) => self.granted(lease, sent),
+            Ok(AcquireOutcome::Contended(contention)) => {
+                // Certain now, but an earlier request under this id may still be on its way.
+                if self.unknown_since.is_some() {
+                    self.change_id();
+                }
+                Tried::Contended(contention)
+            }
+            Err(error) => {
+                if error.is_ambiguous() {
+                    self.unknown_since = Some(sent);
+                }
+                Tried::Failed(error.with_key(&self.plan.key))
+            }
+        }
+    }
+
+    fn granted(&mut self, lease: Lease<F>, sent: BootTime) -> Tried<F> {
+        let grant = Grant { lock_id: self.lock_id.clone(), lease, sent, received: self.shared.clock.boot() };
+        match Guard::from_grant(self.shared, self.plan, grant) {
+            Some(guard) => {
+                self.unknown_since = None;
+                Tried::Acquired(guard)
+            }
+            None => {
+                self.unknown_since = Some(sent);
+                self.change_id();
+                let late =
+                    LockError::new(ErrorCode::NetworkTimeout, "the lock was granted after its lease had already ended")
+                        .with_hint("the ttl is shorter than a round trip to the backend");
+                Tried::Failed(late.with_key(&self.plan.key))
+            }
+        }
+    }
+
+    /// An unknown outcome can be owned up to only while its lease could still be alive.
+    fn leave_a_hopeless_id(&mut self) {
+        if self.unknown_since.is_some_and(|sent| self.shared.clock.boot() >= sent + self.plan.ttl.duration()) {
+            self.change_id();
+        }
+    }
+
+    fn change_id(&mut self) {
+        self.reap();
+        self.lock_id = self.shared.backend.new_lock_id(&self.plan.key);
+    }
+
+    fn reap(&mut self) {
+        if let Some(sent) = self.unknown_since.take() {
+            reaper::reap(self.shared, self.runtime.as_ref(), self.lock_id.clone(), sent + self.plan.ttl.duration());
+        }
+    }
+
+    fn give_up(&self, last: Tried<F>) -> LockError {
+        match last {
+            Tried::Failed(error) => error,
+            Tried::Contended(_) | Tried::Acquired(_) => self.timed_out("held by another owner"),
+        }
+    }
+
+    fn cut_off(&self) -> LockError {
+        self.timed_out("the backend did not answer the last one").ambiguous()
+    }
+
+    fn timed_out(&self, why: &str) -> LockError {
+        let waited = Duration::from_millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let attempts = self.attempts;
+        let plural = if attempts == 1 { "attempt" } else { "attempts" };
+        LockError::new(
+            ErrorCode::AcquisitionTimeout,
+            format!("not acquired within {waited:?} ({attempts} {plural}, {why})"),
+        )
+        .with_hint("wait longer with a larger timeout, or look who holds it with inspect")
+        .with_key(&self.plan.key)
+    }
+}
+
+impl<F: FenceToken> Drop for Campaign<'_, F> {
+    fn drop(&mut self) {
+        self.reap();
+    }
+}
+
+/// A grant as it arrived, with the two local times that bound it.
+pub(crate) struct Grant<F> {
+    pub(crate) lock_id: LockId,
+    pub(crate) lease: Lease<F>,
+    pub(crate) sent: BootTime,
+    pub(crate) received: BootTime,
+}
+
+type Call<F> = Pin<Box<dyn Future<Output = Result<AcquireOutcome<F>>> + Send>>;
+
+/// An acquire on the wire. Dropped before its answer it goes on in the background, and what it got is given back.
+struct InFlight<F: FenceToken> {
+    call: Option<Call<F>>,
+    shared: Arc<Shared<F>>,
+    runtime: Option<Handle>,
+    lock_id: LockId,
+    lease_end: BootTime,
+}
+
+impl<F: FenceToken> InFlight<F> {
+    fn start(campaign: &Campaign<'_, F>, sent: BootTime) -> Self {
+        let Campaign { shared, plan, lock_id, .. } = campaign;
+        let (backend, key, id) = (shared.backend.clone(), plan.key.clone(), lock_id.clone());
+        let (ttl, label) = (plan.ttl, plan.label.clone());
+        let call = async move {
+            backend.acquire(AcquireRequest { key: &key, lock_id: &id, ttl, label: label.as_ref() }).await
+        };
+        Self {
+            call: Some(Box::pin(call)),
+            shared: (*shared).clone(),
+            runtime: campaign.runtime.clone(),
+            lock_id: lock_id.clone(),
+            lease_end: sent + ttl.duration(),
+        }
+    }
+}
+
+impl<F: FenceToken> Future for InFlight<F> {
+    type Output = Result<AcquireOutcome<F>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = self.call.as_mut().expect("an answered call is not polled again");
+        let outcome = std::task::ready!(call.as_mut().poll(context));
+        self.call = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl<F: FenceToken> Drop for InFlight<F> {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            reaper::finish_and_undo(&self.shared, self.runtime.as_ref(), call, self.lock_id.clone(), self.lease_end);
+        }
+    }
+}
+
+/// When the holder's lease can be taken over, spread so that not every waiter asks in the same millisecond.
+fn expected_expiry<F: FenceToken>(tried: &Tried<F>) -> Option<Instant> {
+    let Tried::Contended(Contention { free_in: Some(free_in) }) = tried else { return None };
+    let spread = Duration::from_millis(1) + EXPIRY_SPREAD.mul_f64(random_fraction());
+    Instant::now().checked_add(*free_in + spread)
+}
+
+/// A number in `0.0..1.0`. Not for secrets.
+fn random_fraction() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness the schedule loses its jitter and nothing else.
+    let _ = getrandom::fill(&mut bytes);
+    f64::from(u32::from_ne_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
+}

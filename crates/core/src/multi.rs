@@ -1,0 +1,201 @@
+//! How are several locks taken without a deadlock?
+//!
+//! In the order of their keys, which is the same in every process, within one budget, all or nothing. Locks already taken
+//! are renewed while the rest is waited for, and the loss of one is the loss of all.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Fence, FenceToken, Guard, HasFence, Key, LockError, LockHandle, LockRequest, Locker, LossReason, Result};
+
+/// A request for several locks. Finish it with [`acquire`](Self::acquire) or [`run`](Self::run).
+///
+/// ```
+/// use syncguard_core::{Locker, MemoryBackend};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), syncguard_core::LockError> {
+/// let locker = Locker::new(MemoryBackend::new());
+/// let moved = locker.lock_all(["account:b", "account:a"]).run(async |locks| locks.len()).await?;
+/// assert_eq!(moved, 2);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a request does nothing until it is used"]
+pub struct LockAllRequest<F: FenceToken = Fence> {
+    locker: Locker<F>,
+    keys: Vec<Result<Key>>,
+    ttl: Option<Duration>,
+    timeout: Option<Duration>,
+    label: Option<String>,
+    cancel: Option<CancellationToken>,
+}
+
+impl<F: FenceToken> LockAllRequest<F> {
+    pub(crate) fn new(locker: Locker<F>, keys: Vec<Result<Key>>) -> Self {
+        Self { locker, keys, ttl: None, timeout: None, label: None, cancel: None }
+    }
+
+    /// The length of each lease. Default 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// The budget for all of them together. Default 5 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What the holder calls itself.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Ends waiting at once when the token fires.
+    pub fn cancel(mut self, token: CancellationToken) -> Self {
+        self.cancel = Some(token);
+        self
+    }
+
+    /// Takes all of them or none.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; [`InvalidArgument`](crate::ErrorCode::InvalidArgument) without any key. Locks that
+    /// were already taken are released.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves no lock behind.
+    pub async fn acquire(self) -> Result<GuardAll<F>> {
+        let started = Instant::now();
+        let timeout = self.timeout.unwrap_or(crate::retry::RetryPolicy::DEFAULT_TIMEOUT);
+        let mut keys = self.keys.into_iter().collect::<Result<Vec<_>>>()?;
+        if keys.is_empty() {
+            return Err(LockError::invalid("lock_all needs at least one key"));
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let mut guards: Vec<Guard<F>> = Vec::with_capacity(keys.len());
+        for key in keys {
+            let mut request = LockRequest::new(self.locker.clone(), Ok(key))
+                .keep_alive()
+                .timeout(timeout.saturating_sub(started.elapsed()));
+            if let Some(ttl) = self.ttl {
+                request = request.ttl(ttl);
+            }
+            if let Some(label) = &self.label {
+                request = request.label(label);
+            }
+            if let Some(token) = &self.cancel {
+                request = request.cancel(token.clone());
+            }
+            guards.push(request.acquire().await?);
+        }
+        let all = GuardAll { guards };
+        all.check()?;
+        Ok(all)
+    }
+
+    /// Takes all of them, runs the work under them and releases. The work is dropped when any of them is lost.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when one did not last.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the locks in the background.
+    pub async fn run<T>(self, work: impl AsyncFnOnce(Vec<LockHandle<F>>) -> T) -> Result<T> {
+        let all = self.acquire().await?;
+        let handles = all.guards.iter().map(Guard::handle).collect();
+        let value = tokio::select! {
+            biased;
+            value = work(handles) => value,
+            _ = all.lost() => return Err(all.lost_error()),
+        };
+        all.check()?;
+        for guard in all.guards.iter().rev() {
+            guard.release_quietly().await;
+        }
+        Ok(value)
+    }
+}
+
+/// Several held locks, in the order of their keys. Dropping it releases them all.
+#[must_use = "a dropped guard releases its locks"]
+pub struct GuardAll<F: FenceToken = Fence> {
+    guards: Vec<Guard<F>>,
+}
+
+impl<F: FenceToken> GuardAll<F> {
+    /// The single guards, in the order of their keys.
+    pub fn guards(&self) -> &[Guard<F>] {
+        &self.guards
+    }
+
+    /// The fence of each key, in the order of the keys.
+    pub fn fences(&self) -> Vec<Fence>
+    where
+        F: HasFence,
+    {
+        self.guards.iter().map(|guard| guard.fence()).collect()
+    }
+
+    /// How much longer all of them may be believed in.
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(|guard| guard.remaining()).min().unwrap_or_default()
+    }
+
+    /// Nothing while all of them are held.
+    ///
+    /// # Errors
+    /// [`LockLost`](crate::ErrorCode::LockLost) once one of them is not.
+    pub fn check(&self) -> Result<()> {
+        self.guards.iter().try_for_each(|guard| guard.check())
+    }
+
+    /// Resolves when the first of them is lost.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    pub async fn lost(&self) -> LossReason {
+        let mut waits: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
+        std::future::poll_fn(|context| {
+            for wait in &mut waits {
+                if let std::task::Poll::Ready(reason) = wait.as_mut().poll(context) {
+                    return std::task::Poll::Ready(reason);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+
+    /// Releases all of them, the last taken first.
+    ///
+    /// # Errors
+    /// The first failure; the others are still tried.
+    pub async fn release(&self) -> Result<()> {
+        let mut failure = None;
+        for guard in self.guards.iter().rev() {
+            if let Err(error) = guard.release().await {
+                failure.get_or_insert(error);
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn lost_error(&self) -> LockError {
+        let lost = self.guards.iter().find(|guard| !guard.is_held());
+        lost.map_or_else(|| LockError::internal("no lock of the set is lost"), |guard| guard.lost_error())
+    }
+}
+
+impl<F: FenceToken> fmt::Debug for GuardAll<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
+    }
+}
