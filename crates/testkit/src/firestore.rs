@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use rustix::process::Signal;
 
 use crate::place::{Folder, Port};
 use crate::process::ServerProcess;
@@ -15,6 +16,8 @@ use crate::program::Program;
 /// Where the emulator may be: Debian's package, then the places where `gcloud components install` puts it.
 const PLACES: [&str; 3] = ["/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk", "/opt/google-cloud-sdk"];
 const JAR: &str = "platform/cloud-firestore-emulator/cloud-firestore-emulator.jar";
+/// Google's jar names no main class.
+const MAIN: &str = "com.google.cloud.datastore.emulator.firestore.CloudFirestore";
 const JAVA: Program = Program { name: "java", package: "default-jre-headless" };
 
 /// Google's Firestore emulator, in memory.
@@ -57,11 +60,12 @@ impl FirestoreEmulator {
         let port = Port::reserve()?;
         let mut command = Command::new(java);
         command
-            .args(["-Xmx512m", "-jar"])
+            .args(["-Xmx512m", "-Duser.language=en", "-cp"])
             .arg(jar)
-            .args(["--host=127.0.0.1", &format!("--port={}", port.number())])
+            .args([MAIN, "start", "--host=127.0.0.1", &format!("--port={}", port.number())])
             .current_dir(folder.path());
-        let mut process = ServerProcess::spawn("firestore emulator", command, &folder.path().join("firestore.log"))?;
+        let mut process =
+            ServerProcess::spawn("firestore emulator", command, &folder.path().join("firestore.log"), Signal::KILL)?;
         process.wait_ready(|| ping(port.number()))?;
         Ok(Self { process, port, _folder: folder })
     }
@@ -83,12 +87,12 @@ impl FirestoreEmulator {
 
     /// Freezes the emulator with SIGSTOP: connections stay open, nothing is answered.
     pub fn pause(&self) {
-        self.process.signal(rustix::process::Signal::STOP).expect("the emulator runs");
+        self.process.signal(Signal::STOP).expect("the emulator runs");
     }
 
     /// Thaws a paused emulator.
     pub fn resume(&self) {
-        self.process.signal(rustix::process::Signal::CONT).expect("the emulator runs");
+        self.process.signal(Signal::CONT).expect("the emulator runs");
     }
 }
 

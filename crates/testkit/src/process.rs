@@ -27,15 +27,15 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `command` with its output appended to the file `log`.
+    /// Starts `command` with its output appended to the file `log`. The kernel sends it `at_our_death` if this process dies first.
     ///
     /// # Errors
     ///
     /// When the program cannot be started.
-    pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+    pub fn spawn(name: &str, mut command: Command, log: &Path, at_our_death: Signal) -> Result<Self> {
         let output = OpenOptions::new().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        die_with_this_process(&mut command);
+        die_with_this_process(&mut command, at_our_death);
         let child = spawn_from_lasting_thread(command).with_context(|| format!("cannot start {name}"))?;
         Ok(Self { child, name: name.to_owned(), log: log.to_owned() })
     }
@@ -43,6 +43,11 @@ impl ServerProcess {
     /// The server's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether the server still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Sends a signal to the server, to this one process and nothing else.
@@ -149,10 +154,10 @@ pub(crate) fn truncate(log: &Path) -> Result<()> {
 }
 
 #[allow(unsafe_code, reason = "pre_exec is the only way to set the death signal between fork and exec")]
-fn die_with_this_process(command: &mut Command) {
+fn die_with_this_process(command: &mut Command, signal: Signal) {
     let parent = rustix::process::getpid();
     let arm = move || {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        rustix::process::set_parent_process_death_signal(Some(signal))?;
         // The parent may have died before the line above armed the signal.
         if rustix::process::getppid() != Some(parent) {
             return Err(io::ErrorKind::BrokenPipe.into());

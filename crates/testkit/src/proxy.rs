@@ -334,7 +334,7 @@ impl<'a> Pump<'a> {
         }
         let patience =
             self.queue.front().map_or(TICK, |(due, _)| due.saturating_duration_since(Instant::now()).min(TICK));
-        if wait_readable(self.source(), patience) { self.read(setting) } else { Some(()) }
+        if wait_readable(self.source(), patience) { self.read() } else { Some(()) }
     }
 
     fn hold_back(&mut self, setting: Setting) {
@@ -355,11 +355,13 @@ impl<'a> Pump<'a> {
         Some(())
     }
 
-    fn read(&mut self, setting: Setting) -> Goes {
+    fn read(&mut self) -> Goes {
         let mut buffer = [0; 16 * 1024];
         match self.source().read(&mut buffer) {
             Ok(0) => self.source_ended = true,
-            Ok(count) => self.take(&buffer[..count], setting),
+            // The fault of this moment: the one from before the wait may be over, and a test that sets a fault and then sends
+            // must see these very bytes meet it.
+            Ok(count) => self.take(&buffer[..count], self.shared.setting()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // A reset by one side reaches the other.
             Err(_) => {

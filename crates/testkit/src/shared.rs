@@ -39,6 +39,19 @@ pub mod variables {
     pub const PGBOUNCER: &str = "SYNCGUARD_TEST_PGBOUNCER_URL";
     /// `host:port` of Google's emulator.
     pub const FIRESTORE: &str = "SYNCGUARD_TEST_FIRESTORE_EMULATOR";
+    /// All of them.
+    pub const ALL: [&str; 10] = [
+        REDIS,
+        REDIS_TLS,
+        REDIS_CA,
+        REDIS_CLUSTER,
+        REDIS_SENTINEL,
+        POSTGRES,
+        POSTGRES_TLS,
+        POSTGRES_CA,
+        PGBOUNCER,
+        FIRESTORE,
+    ];
 }
 
 /// The URL of a plain Redis.
@@ -183,6 +196,8 @@ pub struct Servers {
     sentinel: Option<RedisSentinel>,
     firestore: Option<FirestoreEmulator>,
     firestore_absent: Option<String>,
+    /// The variables that name a server which is not ours.
+    elsewhere: Vec<&'static str>,
 }
 
 impl Servers {
@@ -192,9 +207,22 @@ impl Servers {
     ///
     /// When a server is not installed or does not start. Google's emulator is optional.
     pub fn start() -> Result<Self> {
+        Self::start_except(variables::ALL.into_iter().filter(|variable| given(variable).is_some()).collect())
+    }
+
+    /// Starts one of each, whatever the environment says.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_all() -> Result<Self> {
+        Self::start_except(Vec::new())
+    }
+
+    fn start_except(elsewhere: Vec<&'static str>) -> Result<Self> {
         let mut servers = Self::default();
         std::thread::scope(|scope| {
-            let absent = |variable: &str| given(variable).is_none();
+            let absent = |variable: &'static str| !elsewhere.contains(&variable);
             let redis = (absent(variables::REDIS) || absent(variables::REDIS_TLS))
                 .then(|| scope.spawn(|| RedisServer::try_start(RedisOptions::new().tls())));
             let cluster = absent(variables::REDIS_CLUSTER).then(|| scope.spawn(|| RedisCluster::try_start(3, 1)));
@@ -208,12 +236,16 @@ impl Servers {
             servers.cluster = started(cluster)?;
             servers.sentinel = started(sentinel)?;
             (servers.postgres, servers.pooler) = started(postgres)?.unzip();
+            // Absent is allowed; installed and broken is not.
             match started(firestore) {
-                Ok(emulator) => servers.firestore = emulator,
-                Err(reason) => servers.firestore_absent = Some(format!("{reason:#}")),
+                Err(reason) if FirestoreEmulator::find().is_err() => {
+                    servers.firestore_absent = Some(format!("{reason:#}"));
+                }
+                outcome => servers.firestore = outcome?,
             }
             anyhow::Ok(())
         })?;
+        servers.elsewhere = elsewhere;
         Ok(servers)
     }
 
@@ -235,8 +267,19 @@ impl Servers {
         }
         exported.extend(self.pooler.as_ref().map(|pooler| (variables::PGBOUNCER, pooler.url())));
         exported.extend(self.firestore.as_ref().map(|emulator| (variables::FIRESTORE, emulator.address())));
-        exported.retain(|(variable, _)| given(variable).is_none());
+        exported.retain(|(variable, _)| !self.elsewhere.contains(variable));
         exported
+    }
+
+    /// The process ids of all servers.
+    pub fn pids(&self) -> Vec<u32> {
+        let cluster = self.cluster.iter().flat_map(RedisCluster::nodes);
+        let sentinel = self.sentinel.iter().flat_map(|sentinel| sentinel.servers().iter().chain(sentinel.sentinels()));
+        let mut pids: Vec<u32> = self.redis.iter().chain(cluster).chain(sentinel).map(RedisServer::pid).collect();
+        pids.extend(self.postgres.as_ref().map(PostgresServer::pid));
+        pids.extend(self.pooler.as_ref().map(PgBouncer::pid));
+        pids.extend(self.firestore.as_ref().map(FirestoreEmulator::pid));
+        pids
     }
 
     /// Why there is no Firestore emulator, if there is none.

@@ -8,6 +8,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::Result;
+use rustix::process::Signal;
 
 use super::server::PostgresServer;
 use super::wire::PgClient;
@@ -71,7 +72,8 @@ impl PgBouncer {
             account.own(folder.path())?;
             account.apply(&mut command);
         }
-        let mut process = ServerProcess::spawn("pgbouncer", command, &folder.path().join("pgbouncer.log"))?;
+        let mut process =
+            ServerProcess::spawn("pgbouncer", command, &folder.path().join("pgbouncer.log"), Signal::KILL)?;
         process.wait_ready(|| PgClient::connect(port.number(), "postgres", "postgres")?.query("SELECT 1").map(drop))?;
         Ok(Self { process, port, _folder: folder })
     }

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -249,6 +249,28 @@ impl PostgresServer {
     }
 }
 
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        if self.process.is_running() {
+            // A paused server would not hear the request to stop.
+            self.resume();
+            drop(self.process.stop(Signal::QUIT, Duration::from_secs(10)));
+        } else {
+            remove_shared_memory(self.folder.path());
+        }
+    }
+}
+
+/// A postmaster that was killed leaves its System V segment, of which a machine has few. Its number is in the lock file.
+fn remove_shared_memory(folder: &Path) {
+    let lock_file = fs::read_to_string(folder.join("data/postmaster.pid")).unwrap_or_default();
+    let segment = lock_file.lines().nth(6).and_then(|line| line.split_whitespace().nth(1));
+    if let Some(segment) = segment {
+        // The worst outcome is what would be without it: a few bytes stay until the next boot.
+        drop(Command::new("ipcrm").args(["-m", segment]).stderr(Stdio::null()).status());
+    }
+}
+
 fn children_of(parent: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -270,7 +292,7 @@ fn configure(options: &PostgresOptions, folder: &Folder, port: &Port, tls: Optio
         folder.path().display(),
         if options.fsync { "on" } else { "off" },
     );
-    config.push_str("max_connections = 200\nshared_buffers = 32MB\ndynamic_shared_memory_type = posix\n");
+    config.push_str("max_connections = 200\nshared_buffers = 32MB\ndynamic_shared_memory_type = mmap\n");
     if let Some(files) = tls {
         writeln!(config, "ssl = on\nssl_cert_file = '{}'", files.server_cert.display())?;
         writeln!(config, "ssl_key_file = '{}'\nssl_ca_file = '{}'", files.server_key.display(), files.ca.display())?;
@@ -293,5 +315,6 @@ fn spawn(folder: &Folder, account: Option<Account>) -> Result<ServerProcess> {
     if let Some(account) = account {
         account.apply(&mut command);
     }
-    ServerProcess::spawn("postgres", command, &folder.path().join("postgres.log"))
+    // SIGKILL would leave shared memory behind on the machine; SIGQUIT is as quick and removes it.
+    ServerProcess::spawn("postgres", command, &folder.path().join("postgres.log"), Signal::QUIT)
 }

@@ -300,7 +300,7 @@ fn spawn(folder: &Folder, sentinel: bool) -> Result<ServerProcess> {
     if sentinel {
         command.arg("--sentinel");
     }
-    ServerProcess::spawn("redis-server", command, &folder.path().join("redis.log"))
+    ServerProcess::spawn("redis-server", command, &folder.path().join("redis.log"), Signal::KILL)
 }
 
 fn connect(port: &Port, options: &RedisOptions) -> Result<RespClient> {
