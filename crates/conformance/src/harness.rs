@@ -62,6 +62,11 @@ pub trait Harness: Send + Sync + Sized + 'static {
         async { Err(Unsupported::because("the harness does not own its server")) }
     }
 
+    /// Whether a lock that is over stays in storage until somebody removes it. Not where the storage itself forgets it.
+    fn keeps_dead_locks(&self) -> bool {
+        true
+    }
+
     /// Whether the backend refuses this key by design, with `InvalidArgument` and before any I/O.
     fn refuses(&self, key: &str) -> bool {
         let _ = key;

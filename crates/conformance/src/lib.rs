@@ -31,6 +31,7 @@
 
 pub mod cases;
 mod harness;
+pub mod history;
 mod memory_harness;
 mod runner;
 mod suite;

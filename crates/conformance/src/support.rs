@@ -9,6 +9,8 @@ use syncguard_core::{
     AcquireOutcome, AcquireRequest, Contention, Fence, Key, Lease, LockBackend, LockId, Lookup, Result, Timestamp, Ttl,
 };
 
+use crate::Harness;
+
 /// Long enough that it never ends within a case.
 pub(crate) const LONG: Ttl = Ttl::DEFAULT;
 
@@ -105,4 +107,37 @@ impl BackendClock {
         let info = backend.lookup(Lookup::Key(&self.key)).await.expect("lookup answers");
         info.expect("the clock's own lock is alive").observed_at
     }
+}
+
+impl BackendClock {
+    /// Passes time until the backend's clock shows the moment.
+    pub(crate) async fn wait_until<H: Harness>(&self, h: &H, backend: &H::Backend, moment: Timestamp) {
+        loop {
+            let now = self.now(backend).await;
+            if now >= moment {
+                return;
+            }
+            h.pass(moment.since(now)).await;
+        }
+    }
+
+    pub(crate) async fn is_before<B: LockBackend<Fence = Fence>>(&self, backend: &B, moment: Timestamp) -> bool {
+        self.now(backend).await < moment
+    }
+}
+
+/// A moment some milliseconds after (or before) another.
+pub(crate) fn after(moment: Timestamp, millis: i64) -> Timestamp {
+    Timestamp::from_millis(moment.as_millis() + millis)
+}
+
+/// Repeats a look on fresh keys until the machine was quick enough for it to count; `None` says it was too slow.
+pub(crate) async fn promptly<T>(look: impl AsyncFn(Key) -> Option<T>) -> T {
+    const TRIALS: usize = 8;
+    for trial in 0..TRIALS {
+        if let Some(counted) = look(key(&format!("trial {trial}"))).await {
+            return counted;
+        }
+    }
+    panic!("in {TRIALS} trials the machine never looked in time; run fewer tests at once");
 }
