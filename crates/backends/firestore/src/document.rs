@@ -1,0 +1,250 @@
+//! What do the two documents of a lock look like?
+//!
+//! `locks/{id}` holds `lockId`, `expiresAtMs`, `acquiredAtMs`, `key`, `fence`; `fence_counters/{id}` holds `fence` and
+//! `keyDebug`. Exactly these fields, as the TypeScript original writes them, so that both may share a lock. Reading is
+//! strict: a document that is not a lock is an error that names the field, never a guess.
+
+use std::collections::HashMap;
+
+use googleapis_tonic_google_firestore_v1::google::firestore::v1 as proto;
+use proto::precondition::ConditionType;
+use proto::value::ValueType;
+use proto::write::Operation;
+use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
+use syncguard_core::{Fence, HashId, Key, LockError, LockId, Result, Timestamp};
+
+pub(crate) const LOCK_ID: &str = "lockId";
+pub(crate) const EXPIRES_AT: &str = "expiresAtMs";
+const ACQUIRED_AT: &str = "acquiredAtMs";
+const KEY: &str = "key";
+const FENCE: &str = "fence";
+const KEY_DEBUG: &str = "keyDebug";
+
+/// The document ids of one key.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ids {
+    pub(crate) lock: String,
+    pub(crate) counter: String,
+}
+
+impl Ids {
+    pub(crate) fn of(key: &Key) -> Result<Self> {
+        let name = lock_key("", key, StorageLimit::FIRESTORE)?;
+        let lock = if is_document_id(&name) { name } else { HashId::of(&name).to_string() };
+        let counter = fence_key("", &lock, StorageLimit::FIRESTORE)?;
+        Ok(Self { lock, counter })
+    }
+}
+
+/// Firestore's rules for ids, but for the length.
+pub(crate) fn is_document_id(name: &str) -> bool {
+    let reserved = name.len() >= 4 && name.starts_with("__") && name.ends_with("__");
+    !(name.is_empty() || name == "." || name == ".." || name.contains('/') || reserved)
+}
+
+/// A lock as it was read, with the version that a conditional write names.
+#[derive(Clone)]
+pub(crate) struct StoredLock {
+    pub(crate) name: String,
+    pub(crate) version: prost_types::Timestamp,
+    pub(crate) lock_id: LockId,
+    pub(crate) key: Key,
+    pub(crate) fence: Fence,
+    pub(crate) acquired_at: Timestamp,
+    pub(crate) expires_at: Timestamp,
+}
+
+impl StoredLock {
+    pub(crate) fn read(document: proto::Document) -> Result<Self> {
+        let fields = &document.fields;
+        let lock_id = LockId::parse(text(fields, LOCK_ID, Place::Lock)?).map_err(|_| damaged(LOCK_ID, Place::Lock))?;
+        // The original stores the key as the caller wrote it; normalising here gives every reader the same word.
+        let key = Key::new(text(fields, KEY, Place::Lock)?).map_err(|_| damaged(KEY, Place::Lock))?;
+        let fence = text(fields, FENCE, Place::Lock)?.parse().map_err(|_| damaged(FENCE, Place::Lock))?;
+        let acquired_at = millis(fields, ACQUIRED_AT)?;
+        let expires_at = millis(fields, EXPIRES_AT)?;
+        let version = document.update_time.ok_or_else(|| damaged("update time", Place::Lock))?;
+        Ok(Self { name: document.name, version, lock_id, key, fence, acquired_at, expires_at })
+    }
+}
+
+/// A counter as it was read.
+pub(crate) struct StoredCounter {
+    pub(crate) version: prost_types::Timestamp,
+    pub(crate) value: u64,
+    /// Which key it counts for, where its writer said so.
+    pub(crate) key: Option<Key>,
+}
+
+impl StoredCounter {
+    pub(crate) fn read(document: &proto::Document) -> Result<Self> {
+        let digits = text(&document.fields, FENCE, Place::Counter)?;
+        // Past fifteen digits is past the limit, and refused like any other damage.
+        if digits.len() != Fence::DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(damaged(FENCE, Place::Counter));
+        }
+        let value = digits.parse().map_err(|_| damaged(FENCE, Place::Counter))?;
+        let version = document.update_time.ok_or_else(|| damaged("update time", Place::Counter))?;
+        let key = text(&document.fields, KEY_DEBUG, Place::Counter).ok().and_then(|key| Key::new(key).ok());
+        Ok(Self { version, value, key })
+    }
+}
+
+/// Refuses to let two keys become one lock.
+///
+/// A key that is 24 hexadecimal digits can equal the hashed id of another key. Refusing all such keys would refuse
+/// every MongoDB id; the stored key tells the rare real clash.
+pub(crate) fn expect_key(stored: &Key, asked: &Key) -> Result<()> {
+    if stored == asked {
+        return Ok(());
+    }
+    Err(LockError::invalid("another key is stored in the document of this key")
+        .with_hint("one of the two is the hash of the other; use another key")
+        .with_key(asked))
+}
+
+/// The whole lock document, to be written.
+pub(crate) struct NewLock<'a> {
+    pub(crate) lock_id: &'a LockId,
+    pub(crate) key: &'a Key,
+    pub(crate) fence: Fence,
+    pub(crate) acquired_at: Timestamp,
+    pub(crate) expires_at: Timestamp,
+}
+
+impl NewLock<'_> {
+    /// Creates or overwrites the document, if it is still as it was read.
+    pub(crate) fn write(&self, name: String, read: Option<prost_types::Timestamp>) -> proto::Write {
+        let fields = HashMap::from([
+            (LOCK_ID.to_owned(), string(self.lock_id.as_str())),
+            (KEY.to_owned(), string(self.key.as_str())),
+            (FENCE.to_owned(), string(&self.fence.to_string())),
+            (ACQUIRED_AT.to_owned(), integer(self.acquired_at.as_millis())),
+            (EXPIRES_AT.to_owned(), integer(self.expires_at.as_millis())),
+        ]);
+        conditional(Operation::Update(document(name, fields)), read)
+    }
+}
+
+/// Moves the counter, if it is still as it was read.
+pub(crate) fn write_counter(
+    name: String,
+    fence: Fence,
+    key: &Key,
+    read: Option<prost_types::Timestamp>,
+) -> proto::Write {
+    let fields =
+        HashMap::from([(FENCE.to_owned(), string(&fence.to_string())), (KEY_DEBUG.to_owned(), string(key.as_str()))]);
+    conditional(Operation::Update(document(name, fields)), read)
+}
+
+/// Replaces the lease of a lock, if it is still as it was read.
+pub(crate) fn write_expiry(lock: &StoredLock, expires_at: Timestamp) -> proto::Write {
+    let fields = HashMap::from([(EXPIRES_AT.to_owned(), integer(expires_at.as_millis()))]);
+    let mut write = conditional(Operation::Update(document(lock.name.clone(), fields)), Some(lock.version));
+    write.update_mask = Some(proto::DocumentMask { field_paths: vec![EXPIRES_AT.to_owned()] });
+    write
+}
+
+/// Deletes a lock, if it is still as it was read.
+pub(crate) fn delete(lock: &StoredLock) -> proto::Write {
+    conditional(Operation::Delete(lock.name.clone()), Some(lock.version))
+}
+
+fn conditional(operation: Operation, read: Option<prost_types::Timestamp>) -> proto::Write {
+    let condition = read.map_or(ConditionType::Exists(false), ConditionType::UpdateTime);
+    proto::Write {
+        current_document: Some(proto::Precondition { condition_type: Some(condition) }),
+        operation: Some(operation),
+        ..proto::Write::default()
+    }
+}
+
+fn document(name: String, fields: HashMap<String, proto::Value>) -> proto::Document {
+    proto::Document { name, fields, create_time: None, update_time: None }
+}
+
+pub(crate) fn string(text: &str) -> proto::Value {
+    proto::Value { value_type: Some(ValueType::StringValue(text.to_owned())) }
+}
+
+pub(crate) fn integer(value: i64) -> proto::Value {
+    proto::Value { value_type: Some(ValueType::IntegerValue(value)) }
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Lock,
+    Counter,
+}
+
+fn text<'a>(fields: &'a HashMap<String, proto::Value>, field: &'static str, place: Place) -> Result<&'a str> {
+    match fields.get(field).and_then(|value| value.value_type.as_ref()) {
+        Some(ValueType::StringValue(text)) => Ok(text),
+        _ => Err(damaged(field, place)),
+    }
+}
+
+fn millis(fields: &HashMap<String, proto::Value>, field: &'static str) -> Result<Timestamp> {
+    match fields.get(field).and_then(|value| value.value_type.as_ref()) {
+        Some(ValueType::IntegerValue(millis)) => Ok(Timestamp::from_millis(*millis)),
+        // JavaScript has one kind of number, and some of its clients store it as a double.
+        Some(ValueType::DoubleValue(millis)) => whole(*millis).ok_or_else(|| damaged(field, Place::Lock)),
+        _ => Err(damaged(field, Place::Lock)),
+    }
+}
+
+fn whole(millis: f64) -> Option<Timestamp> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if !millis.is_finite() || millis.abs() > EXACT {
+        return None;
+    }
+    #[allow(clippy::as_conversions, clippy::cast_possible_truncation, reason = "inside ±2^53, checked above")]
+    Some(Timestamp::from_millis(millis.trunc() as i64))
+}
+
+fn damaged(field: &'static str, place: Place) -> LockError {
+    let (what, collection) = match place {
+        Place::Lock => ("a lock", "lock"),
+        Place::Counter => ("a fence counter", "fence"),
+    };
+    LockError::internal(format!(
+        "the document in the {collection} collection is not {what}: `{field}` is missing or of a wrong form"
+    ))
+    .with_hint("something else writes to this collection; look at the document and repair or remove it by hand")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(key: &str) -> Ids {
+        Ids::of(&Key::new(key).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn ordinary_keys_are_their_own_document_ids() {
+        for key in ["job", "payment:42", "a b", "_x_", "__x", "x__", "...", "é", "id:AAAA", "___"] {
+            assert_eq!(ids(key), Ids { lock: key.to_owned(), counter: format!("fence:{key}") });
+        }
+    }
+
+    #[test]
+    fn keys_that_cannot_be_ids_take_their_hash() {
+        for key in ["a/b", "/a", "a//b", "a/b/c", "/", ".", "..", "__x__", "__id7__", "____"] {
+            let hash = HashId::of(key).to_string();
+            assert_eq!(ids(key), Ids { lock: hash.clone(), counter: format!("fence:{hash}") });
+        }
+    }
+
+    #[test]
+    fn a_number_that_javascript_stored_as_a_double_is_read() {
+        let fields = HashMap::from([(
+            EXPIRES_AT.to_owned(),
+            proto::Value { value_type: Some(ValueType::DoubleValue(1_700_000_000_123.0)) },
+        )]);
+        assert_eq!(millis(&fields, EXPIRES_AT).unwrap(), Timestamp::from_millis(1_700_000_000_123));
+        assert!(whole(f64::NAN).is_none());
+        assert!(whole(1e300).is_none());
+    }
+}

@@ -1,0 +1,374 @@
+//! What can be said about a Firestore to use, and what must not?
+//!
+//! All of it is checked here, before any I/O: names that Firestore would refuse, two collections that are one
+//! (cleanup would then reach the counters), an emulator that is not on this machine, options nobody knows.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use syncguard_core::{Clock, LockError, Result, SystemClock};
+use url::Url;
+
+use crate::FirestoreBackend;
+use crate::document::is_document_id;
+
+const KNOWN: &str = "collection, fence_collection, clock, credentials, emulator, fence_floor, \
+                     cleanup_in_is_locked, request_timeout";
+
+/// Settings of a [`FirestoreBackend`]. Made by [`FirestoreBackend::builder`] or from a URL.
+#[derive(Clone)]
+#[must_use]
+pub struct FirestoreBuilder {
+    pub(crate) project: String,
+    pub(crate) database: String,
+    pub(crate) collection: String,
+    pub(crate) fence_collection: String,
+    pub(crate) strict_clock: bool,
+    pub(crate) fence_floor: bool,
+    pub(crate) cleanup_in_is_locked: bool,
+    pub(crate) request_timeout: Duration,
+    pub(crate) credentials: Option<PathBuf>,
+    pub(crate) emulator: Option<String>,
+    pub(crate) endpoint: Option<String>,
+    pub(crate) root_certificate: Option<Vec<u8>>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+// The path of a key file and a private certificate are nobody's business in a log.
+impl fmt::Debug for FirestoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FirestoreBuilder")
+            .field("project", &self.project)
+            .field("database", &self.database)
+            .field("collection", &self.collection)
+            .field("fence_collection", &self.fence_collection)
+            .field("emulator", &self.emulator)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FirestoreBuilder {
+    pub(crate) fn new(project: impl Into<String>) -> Self {
+        Self {
+            project: project.into(),
+            database: "(default)".to_owned(),
+            collection: "locks".to_owned(),
+            fence_collection: "fence_counters".to_owned(),
+            strict_clock: false,
+            fence_floor: false,
+            cleanup_in_is_locked: false,
+            request_timeout: Duration::from_secs(5),
+            credentials: None,
+            emulator: std::env::var("FIRESTORE_EMULATOR_HOST").ok().filter(|host| !host.is_empty()),
+            endpoint: None,
+            root_certificate: None,
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// Reads `firestore://PROJECT[/DATABASE][?option=value…]`.
+    ///
+    /// ```
+    /// # use syncguard_firestore::FirestoreBuilder;
+    /// assert!(FirestoreBuilder::from_url("firestore://my-project?collection=locks&clock=strict").is_ok());
+    /// let error = FirestoreBuilder::from_url("firestore://my-project?colection=locks").unwrap_err();
+    /// assert_eq!(error.to_string(), "unknown option `colection` in the firestore URL");
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for another scheme, a missing project, an unknown
+    /// option or a value that the option does not take.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = Url::parse(url).map_err(|_| bad_url("this is not a firestore URL"))?;
+        if url.scheme() != "firestore" {
+            return Err(bad_url("the scheme is not `firestore`"));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(bad_url("a firestore URL holds no user or password"));
+        }
+        let project =
+            url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| bad_url("the project is missing"))?;
+        let mut builder = Self::new(project);
+        match url.path().trim_matches('/') {
+            "" => {}
+            database => database.clone_into(&mut builder.database),
+        }
+        for (name, value) in url.query_pairs() {
+            builder.set(&name, &value)?;
+        }
+        builder.check()?;
+        Ok(builder)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        match name {
+            "collection" => value.clone_into(&mut self.collection),
+            "fence_collection" => value.clone_into(&mut self.fence_collection),
+            "clock" => self.strict_clock = one_of(name, value, &[("strict", true), ("warn", false)])?,
+            "fence_floor" => self.fence_floor = one_of(name, value, &[("clock", true), ("none", false)])?,
+            "cleanup_in_is_locked" => {
+                self.cleanup_in_is_locked = one_of(name, value, &[("true", true), ("false", false)])?;
+            }
+            "credentials" => self.credentials = Some(PathBuf::from(value)),
+            "emulator" => self.emulator = Some(value.to_owned()),
+            "request_timeout" => self.request_timeout = duration(value)?,
+            _ => {
+                let shown: String = name.chars().filter(|c| !c.is_control()).take(40).collect();
+                return Err(LockError::invalid(format!("unknown option `{shown}` in the firestore URL"))
+                    .with_hint(format!("the options are: {KNOWN}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Another database of the project than `(default)`.
+    pub fn database(mut self, database: impl Into<String>) -> Self {
+        self.database = database.into();
+        self
+    }
+
+    /// Where lock documents are. Default `locks`.
+    pub fn collection(mut self, collection: impl Into<String>) -> Self {
+        self.collection = collection.into();
+        self
+    }
+
+    /// Where fence counters are. Default `fence_counters`; never the lock collection.
+    pub fn fence_collection(mut self, collection: impl Into<String>) -> Self {
+        self.fence_collection = collection.into();
+        self
+    }
+
+    /// Refuses to acquire while this machine's clock is known to be 500 ms or more off the server's.
+    pub fn strict_clock(mut self, strict: bool) -> Self {
+        self.strict_clock = strict;
+        self
+    }
+
+    /// Gives fences that are at least the server's time in milliseconds, so that they rise even if a counter is lost.
+    pub fn fence_floor(mut self, on: bool) -> Self {
+        self.fence_floor = on;
+        self
+    }
+
+    /// Lets `is_locked` delete the key's lock if it has been dead for more than two seconds.
+    pub fn cleanup_in_is_locked(mut self, on: bool) -> Self {
+        self.cleanup_in_is_locked = on;
+        self
+    }
+
+    /// The bound of one operation, with all its calls. Default 5 s.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// A credentials file (service account key, or workload identity configuration) in the place of the default ones.
+    pub fn credentials(mut self, file: impl Into<PathBuf>) -> Self {
+        self.credentials = Some(file.into());
+        self
+    }
+
+    /// An emulator, as `host:port` on loopback. Default: the environment's `FIRESTORE_EMULATOR_HOST`.
+    pub fn emulator(mut self, address: impl Into<String>) -> Self {
+        self.emulator = Some(address.into());
+        self
+    }
+
+    /// Another endpoint than `https://firestore.googleapis.com`: a regional or a private one. Always TLS. It also
+    /// switches an emulator from the environment off.
+    pub fn endpoint(mut self, url: impl Into<String>) -> Self {
+        self.endpoint = Some(url.into());
+        self.emulator = None;
+        self
+    }
+
+    /// A certificate authority (PEM) to trust beside the system's, for a private endpoint.
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificate = Some(pem.into());
+        self
+    }
+
+    /// The clock that leases are written with. Tests set it wrong on purpose.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Checks the settings and prepares the connection, which is made by the first operation.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for settings that cannot work,
+    /// [`AuthFailed`](syncguard_core::ErrorCode::AuthFailed) when there are no credentials.
+    pub async fn connect(self) -> Result<FirestoreBackend> {
+        FirestoreBackend::from_builder(self).await
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_resource("project", &self.project)?;
+        check_resource("database", &self.database)?;
+        check_collection("collection", &self.collection)?;
+        check_collection("fence_collection", &self.fence_collection)?;
+        if self.collection == self.fence_collection {
+            return Err(LockError::invalid("the fence collection is the lock collection")
+                .with_hint("counters must outlive locks: give `fence_collection` a name of its own"));
+        }
+        if self.request_timeout.is_zero() {
+            return Err(LockError::invalid("request_timeout is zero"));
+        }
+        if let Some(address) = &self.emulator {
+            check_loopback(address)?;
+        }
+        if let Some(endpoint) = &self.endpoint
+            && !endpoint.starts_with("https://")
+        {
+            return Err(LockError::invalid("the endpoint is not an https URL")
+                .with_hint("firestore is spoken over TLS; for an emulator on this machine use `emulator`"));
+        }
+        Ok(())
+    }
+}
+
+fn bad_url(message: &'static str) -> LockError {
+    LockError::invalid(message).with_hint("write firestore://PROJECT, or firestore://PROJECT/DATABASE")
+}
+
+fn one_of(name: &str, value: &str, choices: &[(&str, bool)]) -> Result<bool> {
+    if let Some((_, chosen)) = choices.iter().find(|(choice, _)| *choice == value) {
+        return Ok(*chosen);
+    }
+    let choices: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
+    Err(LockError::invalid(format!("`{name}` in the firestore URL has a value it does not take"))
+        .with_hint(format!("it takes: {}", choices.join(", "))))
+}
+
+fn duration(value: &str) -> Result<Duration> {
+    let (digits, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
+    let number: Option<u64> = digits.parse().ok().filter(|number| (1..=3_600_000).contains(number));
+    match (number, unit) {
+        (Some(number), "ms") => Ok(Duration::from_millis(number)),
+        (Some(number), "s") => Ok(Duration::from_secs(number)),
+        _ => Err(LockError::invalid("`request_timeout` in the firestore URL is not a time")
+            .with_hint("write it as 500ms or 5s")),
+    }
+}
+
+fn check_resource(what: &str, name: &str) -> Result<()> {
+    let fits = !name.is_empty()
+        && name.len() <= 100
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:()".contains(&byte));
+    if fits {
+        return Ok(());
+    }
+    Err(LockError::invalid(format!("the {what} is not a name that google cloud allows"))
+        .with_hint("letters, digits and hyphens; the database may also be (default)"))
+}
+
+fn check_collection(option: &str, name: &str) -> Result<()> {
+    if is_document_id(name) && name.len() <= 1500 && !name.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(LockError::invalid(format!("`{option}` is not a name that firestore allows for a collection"))
+        .with_hint("not empty, no `/`, not `.` or `..`, not `__…__`"))
+}
+
+fn check_loopback(address: &str) -> Result<()> {
+    let refused = |message: &'static str| {
+        Err(LockError::invalid(message)
+            .with_hint("an emulator is spoken to without TLS and without credentials, so only on this machine"))
+    };
+    let Some((host, port)) = address.rsplit_once(':') else {
+        return refused("the emulator address is not host:port");
+    };
+    if port.parse::<u16>().is_err() {
+        return refused("the emulator address is not host:port");
+    }
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if loopback { Ok(()) } else { refused("the emulator address is not on loopback") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncguard_core::ErrorCode;
+
+    fn refused(url: &str) -> LockError {
+        let error = FirestoreBuilder::from_url(url).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{url}");
+        error
+    }
+
+    #[test]
+    fn a_url_carries_every_option() {
+        let builder = FirestoreBuilder::from_url(
+            "firestore://proj-1/other?collection=l&fence_collection=f&clock=strict&credentials=%2Ftmp%2Fk.json\
+             &emulator=127.0.0.1:8080&fence_floor=clock&cleanup_in_is_locked=true&request_timeout=750ms",
+        )
+        .unwrap();
+        assert_eq!((builder.project.as_str(), builder.database.as_str()), ("proj-1", "other"));
+        assert_eq!((builder.collection.as_str(), builder.fence_collection.as_str()), ("l", "f"));
+        assert!(builder.strict_clock && builder.fence_floor && builder.cleanup_in_is_locked);
+        assert_eq!(builder.credentials, Some(PathBuf::from("/tmp/k.json")));
+        assert_eq!(builder.emulator.as_deref(), Some("127.0.0.1:8080"));
+        assert_eq!(builder.request_timeout, Duration::from_millis(750));
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_original() {
+        let builder = FirestoreBuilder::from_url("firestore://p").unwrap();
+        assert_eq!(builder.database, "(default)");
+        assert_eq!((builder.collection.as_str(), builder.fence_collection.as_str()), ("locks", "fence_counters"));
+        assert!(!builder.strict_clock && !builder.cleanup_in_is_locked);
+    }
+
+    #[test]
+    fn an_unknown_option_names_the_known_ones() {
+        let error = refused("firestore://p?prefix=x");
+        assert!(error.hint().unwrap().contains("fence_collection"), "{error:?}");
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_before_any_io() {
+        for url in [
+            "not a url",
+            "redis://p",
+            "firestore://",
+            "firestore://user:secret@p",
+            "firestore://p/a/b",
+            "firestore://p?collection=",
+            "firestore://p?collection=a%2Fb",
+            "firestore://p?collection=__x__",
+            "firestore://p?collection=.",
+            "firestore://p?fence_collection=a%2Fb",
+            "firestore://p?fence_collection=locks",
+            "firestore://p?collection=x&fence_collection=x",
+            "firestore://p?clock=loose",
+            "firestore://p?request_timeout=5",
+            "firestore://p?request_timeout=0s",
+            "firestore://p?emulator=10.0.0.1:8080",
+            "firestore://p?emulator=example.com:8080",
+            "firestore://p?emulator=127.0.0.1.example.com:8080",
+            "firestore://p?emulator=localhost",
+        ] {
+            let error = refused(url);
+            assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn every_loopback_form_is_an_emulator() {
+        for address in ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.9.9.9:1"] {
+            assert!(check_loopback(address).is_ok(), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_plaintext_endpoint_is_refused() {
+        let builder = FirestoreBuilder::new("p").endpoint("http://firestore.example");
+        assert_eq!(builder.check().unwrap_err().code(), ErrorCode::InvalidArgument);
+    }
+}

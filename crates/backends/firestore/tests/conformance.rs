@@ -1,0 +1,76 @@
+//! Is this a correct backend, on the emulator inside the process and on Google's own?
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::Project;
+use common::raw::{as_text, lock_fields, text};
+use syncguard_conformance::{Budget, Harness, Poison, Unsupported, suite};
+use syncguard_core::{Clock, HashId, Key, LockId, SystemClock};
+use syncguard_firestore::FirestoreBackend;
+
+struct FirestoreHarness {
+    project: Project,
+}
+
+impl FirestoreHarness {
+    async fn in_process() -> Self {
+        Self { project: Project::start().await }
+    }
+}
+
+fn document_id(key: &Key) -> String {
+    let name = key.as_str();
+    let plain = !name.contains('/') && name != "." && name != ".." && !(name.starts_with("__") && name.ends_with("__"));
+    if plain { name.to_owned() } else { HashId::of(name).to_string() }
+}
+
+impl Harness for FirestoreHarness {
+    type Backend = FirestoreBackend;
+
+    async fn backend(&self) -> FirestoreBackend {
+        self.project.backend().await
+    }
+
+    async fn elsewhere(&self) -> FirestoreBackend {
+        self.project.builder().collection("other_locks").fence_collection("other_counters").connect().await.unwrap()
+    }
+
+    async fn cleaning(&self) -> Result<FirestoreBackend, Unsupported> {
+        Ok(self.project.builder().cleanup_in_is_locked(true).connect().await.unwrap())
+    }
+
+    async fn set_counter(&self, key: &Key, value: u64) -> Result<(), Unsupported> {
+        let fields = HashMap::from([("fence".to_owned(), text(&format!("{value:015}")))]);
+        self.project.raw().await.put("fence_counters", &format!("fence:{}", document_id(key)), fields).await;
+        Ok(())
+    }
+
+    async fn counter(&self, key: &Key) -> Result<Option<u64>, Unsupported> {
+        let fields = self.project.raw().await.get("fence_counters", &format!("fence:{}", document_id(key))).await;
+        Ok(fields.map(|fields| as_text(&fields, "fence").parse().unwrap()))
+    }
+
+    async fn poison(&self, key: &Key, poison: Poison) -> Result<(), Unsupported> {
+        let live = SystemClock.wall().as_millis() + 60_000;
+        let mut fields = lock_fields(key.as_str(), LockId::random().as_str(), 1, live);
+        match poison {
+            Poison::NotALock => fields = HashMap::from([("color".to_owned(), text("blue"))]),
+            Poison::Empty => fields.clear(),
+            Poison::NoExpiry => _ = fields.remove("expiresAtMs"),
+            Poison::ExpiryIsText => _ = fields.insert("expiresAtMs".to_owned(), text("soon")),
+            Poison::NoOwner => _ = fields.remove("lockId"),
+            _ => return Err(Unsupported::because("this harness does not know how to write it")),
+        }
+        self.project.raw().await.put("locks", &document_id(key), fields).await;
+        Ok(())
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { serial_cycles: 300, contended_cycles: 400, ..Budget::default() }
+    }
+}
+
+suite!(hidane, FirestoreHarness::in_process().await);
