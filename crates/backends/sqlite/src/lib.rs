@@ -1,1 +1,29 @@
-//! Stub.
+//! Where do locks live when nothing is installed?
+//!
+//! In one SQLite file that all processes of a machine share. [`SqliteBackend`] keeps the whole contract: fences that survive
+//! kills and power cuts, leases on this machine's clock, waiters that are woken across processes.
+//!
+//! * Many operations share one commit: a lone task pays one fsync for a lock, a hundred tasks pay about as little each.
+//! * Many processes queue for their turn instead of starving each other.
+//! * A file that is not ours, damaged, replaced, or on a network filesystem is an error that says so; nothing is overwritten.
+//!
+//! It is for **one machine**. For locks across machines use the Redis, PostgreSQL or Firestore backend.
+
+#[cfg(not(unix))]
+compile_error!("syncguard-sqlite needs a Unix system: it queues writers with flock and checks files by inode");
+
+mod backend;
+mod board;
+mod call;
+mod error;
+mod health;
+mod locks;
+mod options;
+mod place;
+mod queue;
+mod schema;
+mod store;
+mod writer;
+
+pub use backend::SqliteBackend;
+pub use options::{SqliteBuilder, Synchronous};

@@ -1,0 +1,223 @@
+//! How does a SQLite file answer the contract?
+//!
+//! Words become names, names become operations for the writer thread or looks of the reader thread, and their
+//! answers become outcomes. What happens to the tables is in `locks`, how commits are shared in `writer`.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
+use syncguard_core::time::{CLEANUP_GUARD_MS, is_live};
+use syncguard_core::{
+    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend,
+    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+};
+
+use crate::health;
+use crate::locks::{self, Acquire, Answer, Operation, PURGE_AT_ONCE};
+use crate::options::SqliteBuilder;
+use crate::store::Store;
+
+/// Locks in one SQLite file, shared by all processes of this machine. Cheap to clone.
+///
+/// ```
+/// use syncguard_core::{AcquireOutcome, AcquireRequest, Key, LockBackend, Ttl};
+/// use syncguard_sqlite::SqliteBackend;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// let backend = SqliteBackend::open(directory.path().join("locks.db"))?;
+/// let key = Key::new("nightly-report")?;
+/// let lock_id = backend.new_lock_id(&key);
+///
+/// let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: Ttl::DEFAULT, label: None };
+/// let AcquireOutcome::Acquired(lease) = backend.acquire(request).await? else { panic!("it was free") };
+/// assert_eq!(lease.fence.to_string(), "000000000000001");
+/// assert!(backend.release(&lock_id).await?.is_released());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SqliteBackend {
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    cleanup_in_is_locked: bool,
+}
+
+impl fmt::Debug for SqliteBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteBackend").field("path", &self.store.path()).finish_non_exhaustive()
+    }
+}
+
+impl SqliteBackend {
+    /// Opens a file of locks with the defaults, creating it (mode 0600) if there is none.
+    ///
+    /// Blocks for a few milliseconds. All backends of one file in one process share a writer thread.
+    ///
+    /// # Errors
+    /// As [`SqliteBuilder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder(path).open()
+    }
+
+    /// Says how to open a file.
+    pub fn builder(path: impl AsRef<Path>) -> SqliteBuilder {
+        SqliteBuilder::new(path.as_ref())
+    }
+
+    /// Opens `sqlite:PATH?options`: see [`SqliteBuilder::from_url`].
+    ///
+    /// # Errors
+    /// As [`SqliteBuilder::from_url`] and [`SqliteBuilder::open`].
+    pub fn from_url(url: &str) -> Result<Self> {
+        SqliteBuilder::from_url(url)?.open()
+    }
+
+    /// The file, with its directory's symbolic links resolved.
+    pub fn path(&self) -> &Path {
+        self.store.path()
+    }
+
+    pub(crate) fn new(store: Arc<Store>, clock: Arc<dyn Clock>, cleanup_in_is_locked: bool) -> Self {
+        Self { store, clock, cleanup_in_is_locked }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    async fn write(&self, operation: Operation) -> Result<Answer> {
+        self.store.write(operation, &self.clock).await
+    }
+}
+
+fn name_of(key: &Key) -> Result<String> {
+    lock_key("", key, StorageLimit::POSTGRES)
+}
+
+fn crossed() -> LockError {
+    LockError::internal("the writer answered another question")
+}
+
+fn warn_near_limit(fence: Fence, key: &Key) {
+    if fence.is_near_limit() {
+        tracing::warn!(target: "syncguard", key_hash = %key.hash(), %fence, "the fence counter nears its limit");
+    }
+}
+
+impl LockBackend for SqliteBackend {
+    type Fence = Fence;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { backend: "sqlite".into(), fencing: true, time_authority: TimeAuthority::Server }
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
+        let name = name_of(request.key)?;
+        let fence_name = fence_key("", &name, StorageLimit::POSTGRES)?;
+        let operation = Operation::Acquire(Acquire {
+            key: request.key.clone(),
+            name,
+            fence_name,
+            lock_id: request.lock_id.clone(),
+            ttl: request.ttl,
+            label: request.label.cloned(),
+        });
+        let answer = self.write(operation).await;
+        match answer.map_err(|error| error.with_key(request.key).with_lock_id(request.lock_id))? {
+            Answer::Acquired(outcome) => {
+                if let AcquireOutcome::Acquired(lease) = outcome {
+                    warn_near_limit(lease.fence, request.key);
+                }
+                Ok(outcome)
+            }
+            _ => Err(crossed()),
+        }
+    }
+
+    async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
+        let answer = self.write(Operation::Release { lock_id: lock_id.clone() }).await;
+        match answer.map_err(|error| error.with_lock_id(lock_id))? {
+            Answer::Released(outcome, _) => Ok(outcome),
+            _ => Err(crossed()),
+        }
+    }
+
+    async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
+        let answer = self.write(Operation::Extend { lock_id: lock_id.clone(), ttl }).await;
+        match answer.map_err(|error| error.with_lock_id(lock_id))? {
+            Answer::Extended(outcome) => Ok(outcome),
+            _ => Err(crossed()),
+        }
+    }
+
+    async fn is_locked(&self, key: &Key) -> Result<bool> {
+        let name = name_of(key)?;
+        let (clock, path, asked) = (self.clock.clone(), self.path().to_path_buf(), name.clone());
+        let look = move |db: &rusqlite::Connection| {
+            let held = locks::lock_of_key(db, &asked).map_err(|error| Store::unread(&path, &error))?;
+            Ok(held.map(|held| (held.expires_at, clock.wall())))
+        };
+        let Some((expires_at, now)) = self.store.read(look).await.map_err(|error| error.with_key(key))? else {
+            return Ok(false);
+        };
+        let long_dead = now.as_millis().saturating_sub(expires_at.as_millis()) > CLEANUP_GUARD_MS;
+        if self.cleanup_in_is_locked && long_dead {
+            // Tidying is a favour: its failure is not the answer.
+            let _ = self.write(Operation::PurgeKey { name }).await;
+        }
+        Ok(is_live(expires_at, now))
+    }
+
+    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
+        let (clock, path) = (self.clock.clone(), self.path().to_path_buf());
+        let unread = move |error| Store::unread(&path, &error);
+        match query {
+            Lookup::Key(key) => {
+                let name = name_of(key)?;
+                let look = move |db: &rusqlite::Connection| match locks::lock_of_key(db, &name).map_err(unread)? {
+                    Some(held) => held.into_live_info(clock.wall()),
+                    None => Ok(None),
+                };
+                self.store.read(look).await.map_err(|error| error.with_key(key))
+            }
+            Lookup::LockId(lock_id) => {
+                let asked = lock_id.clone();
+                let look = move |db: &rusqlite::Connection| match locks::lock_of_id(db, &asked).map_err(unread)? {
+                    Some(held) => held.into_live_info(clock.wall()),
+                    None => Ok(None),
+                };
+                self.store.read(look).await.map_err(|error| error.with_lock_id(lock_id))
+            }
+        }
+    }
+
+    async fn purge_expired(&self) -> Result<u64> {
+        let mut all = 0;
+        loop {
+            let Answer::Purged(some) = self.write(Operation::Purge).await? else { return Err(crossed()) };
+            all += some;
+            if some < PURGE_AT_ONCE {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn wake(&self, key: &Key) -> WakeHint {
+        match name_of(key) {
+            Ok(name) => self.store.subscribe(&name),
+            Err(_) => WakeHint::never(),
+        }
+    }
+
+    async fn health(&self) -> HealthReport {
+        health::report(self).await
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+}

@@ -1,0 +1,229 @@
+//! How do waiters in other processes learn that a lock was freed?
+//!
+//! By a board of 512 stamps in the queue file. Who frees a lock writes a new stamp into the slot of its name; who waits
+//! has an `inotify` watch on the file, reads the board when it changes and wakes the waiters of changed slots. There is nothing
+//! to register and nothing that a killed process leaves behind. With nobody waiting, a release costs one
+//! 8-byte write into the page cache.
+//!
+//! Rejected: a futex in shared memory (needs `unsafe`, and a killed waiter leaves its count behind), sockets (stale
+//! names, 108-byte paths), a wake-up per file (cannot say which lock).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use syncguard_core::{Clock, SystemClock, WakeHint, WakeHub};
+
+use listener::Listener;
+
+const SLOTS: usize = 512;
+const BYTES: usize = SLOTS * size_of::<u64>();
+
+/// The stamps that this process knows of, and its one listener.
+#[derive(Debug)]
+pub(crate) struct Board {
+    // Written by the listener and, for its own releases, by the writer: they woke their waiters already.
+    known: Box<[AtomicU64]>,
+    listener: Mutex<Option<Listener>>,
+}
+
+impl Board {
+    pub(crate) fn new() -> Self {
+        Self { known: std::iter::repeat_with(AtomicU64::default).take(SLOTS).collect(), listener: Mutex::default() }
+    }
+
+    /// Tells other processes that this name was freed.
+    pub(crate) fn post(&self, file: &File, name: &str) {
+        let slot = slot_of(name);
+        let stamp = u64::try_from(SystemClock.boot().since_start().as_nanos()).unwrap_or(u64::MAX);
+        self.known[slot].store(stamp, Ordering::Release);
+        // A hint that cannot be given makes waiters slower, never wrong.
+        let _ = file.write_all_at(&stamp.to_le_bytes(), offset_of(slot));
+    }
+
+    /// Counts a waiter in. From the return on, releases of other processes are noticed.
+    pub(crate) fn subscribe(self: &Arc<Self>, queue_file: &Path, hub: &WakeHub, name: &str) -> WakeHint {
+        let mut listener = self.listener();
+        let hint = hub.subscribe(name);
+        if listener.is_none() {
+            *listener = Listener::start(self, queue_file, hub);
+        }
+        hint
+    }
+
+    /// Stops listening.
+    pub(crate) fn close(&self) {
+        if let Some(listener) = self.listener().take() {
+            listener.stop();
+        }
+    }
+
+    /// Takes in the board's present state and says which slots changed.
+    #[cfg_attr(not(any(target_os = "linux", target_os = "android")), allow(dead_code))]
+    fn catch_up(&self, file: &File) -> Vec<usize> {
+        let mut bytes = [0; BYTES];
+        let mut read = 0;
+        // A board that nobody wrote to yet is shorter.
+        while let Ok(more @ 1..) = file.read_at(&mut bytes[read..], u64::try_from(read).unwrap_or(0)) {
+            read += more;
+        }
+        let stamps = bytes.as_chunks::<{ size_of::<u64>() }>().0;
+        let changed = |(slot, stamp): (usize, &[u8; 8])| {
+            let stamp = u64::from_le_bytes(*stamp);
+            (self.known[slot].swap(stamp, Ordering::AcqRel) != stamp).then_some(slot)
+        };
+        stamps.iter().enumerate().filter_map(changed).collect()
+    }
+
+    fn listener(&self) -> MutexGuard<'_, Option<Listener>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The slot of a name: FNV-1a, the same in every process and build.
+fn slot_of(name: &str) -> usize {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in name.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    usize::try_from((hash ^ (hash >> 32)) & 0x1ff).unwrap_or(0)
+}
+
+fn offset_of(slot: usize) -> u64 {
+    u64::try_from(slot * size_of::<u64>()).unwrap_or(0)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod listener {
+    use std::mem::MaybeUninit;
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+    use rustix::io::Errno;
+
+    use super::{Arc, Board, File, Path, WakeHub, slot_of};
+    use crate::place::Identity;
+
+    /// The thread that watches the board, as seen by others.
+    #[derive(Debug)]
+    pub(super) struct Listener {
+        inotify: Arc<OwnedFd>,
+        watch: i32,
+    }
+
+    impl Listener {
+        /// None where the kernel has no more watches to give: waiters then rely on their schedule.
+        pub(super) fn start(board: &Arc<Board>, path: &Path, hub: &WakeHub) -> Option<Self> {
+            let file = File::open(path).ok()?;
+            let inotify = Arc::new(inotify::init(CreateFlags::CLOEXEC).ok()?);
+            let events = WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+            let watch = inotify::add_watch(&*inotify, path, events).ok()?;
+            board.catch_up(&file);
+            let thread = Thread {
+                board: board.clone(),
+                hub: hub.clone(),
+                inotify: inotify.clone(),
+                path: path.into(),
+                identity: Identity::of(&file.metadata().ok()?),
+                file,
+            };
+            std::thread::Builder::new().name("syncguard-wake".into()).spawn(move || thread.run()).ok()?;
+            Some(Self { inotify, watch })
+        }
+
+        /// Ends the thread: the kernel tells it that its watch is gone.
+        pub(super) fn stop(self) {
+            let _ = inotify::remove_watch(&*self.inotify, self.watch);
+        }
+    }
+
+    struct Thread {
+        board: Arc<Board>,
+        hub: WakeHub,
+        inotify: Arc<OwnedFd>,
+        path: Box<Path>,
+        identity: Identity,
+        file: File,
+    }
+
+    impl Thread {
+        fn run(self) {
+            let mut buffer = [MaybeUninit::uninit(); 1024];
+            let mut reader = inotify::Reader::new(&*self.inotify, &mut buffer);
+            loop {
+                let events = match next_events(&mut reader) {
+                    Ok(events) => events,
+                    Err(Errno::INTR) => continue,
+                    Err(_) => break,
+                };
+                if events.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT) || !self.is_current() {
+                    break;
+                }
+                self.wake_waiters();
+                if self.retire() {
+                    return;
+                }
+            }
+            // The watch is lost with waiters left: they look once more, and then rely on their schedule.
+            self.forget_myself();
+            self.hub.wake_every_topic();
+        }
+
+        fn wake_waiters(&self) {
+            let changed = self.board.catch_up(&self.file);
+            for topic in self.hub.waited_for() {
+                if changed.contains(&slot_of(&topic)) {
+                    self.hub.wake(&topic);
+                }
+            }
+        }
+
+        /// Ends when nobody waits: a process that waited once must not wake up at every release for ever.
+        fn retire(&self) -> bool {
+            let mut listener = self.board.listener();
+            let idle = self.hub.waited_for().is_empty();
+            if idle {
+                *listener = None;
+            }
+            idle
+        }
+
+        fn forget_myself(&self) {
+            let mut listener = self.board.listener();
+            if listener.as_ref().is_some_and(|listener| Arc::ptr_eq(&listener.inotify, &self.inotify)) {
+                *listener = None;
+            }
+        }
+
+        fn is_current(&self) -> bool {
+            Identity::at(&self.path) == Some(self.identity)
+        }
+    }
+
+    fn next_events(reader: &mut inotify::Reader<'_, &OwnedFd>) -> Result<ReadFlags, Errno> {
+        let mut events = reader.next()?.events();
+        while !reader.is_buffer_empty() {
+            events |= reader.next()?.events();
+        }
+        Ok(events)
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod listener {
+    use super::{Arc, Board, Path, WakeHub};
+
+    /// Waiters of other processes rely on their schedule here.
+    #[derive(Debug)]
+    pub(super) struct Listener;
+
+    impl Listener {
+        pub(super) fn start(_board: &Arc<Board>, _path: &Path, _hub: &WakeHub) -> Option<Self> {
+            None
+        }
+
+        pub(super) fn stop(self) {}
+    }
+}

@@ -1,0 +1,260 @@
+//! What does each operation do to the tables?
+//!
+//! Every function here runs inside a transaction that nobody else can write into, reads the clock there, decides
+//! by the one liveness predicate, and checks everything that can be wrong *before* its first write: a
+//! [`Failure::Own`] leaves the transaction to the other operations in it.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use syncguard_core::time::{CLEANUP_GUARD_MS, free_in, is_live};
+use syncguard_core::{
+    AbsentReason, AcquireOutcome, Clock, Contention, ExtendOutcome, Fence, Key, Label, Lease, LockError, LockId,
+    LockInfo, ReleaseOutcome, Timestamp, Ttl,
+};
+
+const LOCK_OF_KEY: &str = include_str!("../sql/lock_of_key.sql");
+const LOCK_OF_ID: &str = include_str!("../sql/lock_of_id.sql");
+const COUNTER: &str = include_str!("../sql/counter.sql");
+const RAISE_COUNTER: &str = include_str!("../sql/raise_counter.sql");
+const TAKE: &str = include_str!("../sql/take.sql");
+const FREE: &str = include_str!("../sql/free.sql");
+const RENEW: &str = include_str!("../sql/renew.sql");
+const PURGE: &str = include_str!("../sql/purge.sql");
+const PURGE_KEY: &str = include_str!("../sql/purge_key.sql");
+
+/// How many dead locks one transaction removes: others want their turn too.
+pub(crate) const PURGE_AT_ONCE: u64 = 2_000;
+
+/// Something that writes.
+#[derive(Debug)]
+pub(crate) enum Operation {
+    Acquire(Acquire),
+    Release { lock_id: LockId },
+    Extend { lock_id: LockId, ttl: Ttl },
+    Purge,
+    PurgeKey { name: String },
+}
+
+/// One attempt to acquire, with the names under which it is stored.
+#[derive(Debug)]
+pub(crate) struct Acquire {
+    pub(crate) key: Key,
+    pub(crate) name: String,
+    pub(crate) fence_name: String,
+    pub(crate) lock_id: LockId,
+    pub(crate) ttl: Ttl,
+    pub(crate) label: Option<Label>,
+}
+
+/// What an operation led to, once its transaction is committed.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Acquired(AcquireOutcome),
+    /// With the name that became free, for waiters.
+    Released(ReleaseOutcome, Option<String>),
+    Extended(ExtendOutcome),
+    Purged(u64),
+}
+
+/// Why an operation has no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Its own fault, and nothing was written: the rest of the transaction goes on.
+    Own(LockError),
+    /// The transaction is lost.
+    Storage(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Storage(error)
+    }
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Self {
+        Self::Own(error)
+    }
+}
+
+impl Operation {
+    /// Whether it must be on the disk before it is answered.
+    ///
+    /// A fence that was handed out must never be handed out again, and a lease that was promised must not shrink. A release or a
+    /// purge that a power cut undoes is only a lock that its lease ends.
+    pub(crate) fn must_survive_a_power_cut(&self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::Extend { .. })
+    }
+
+    /// Whether it is still worth doing when its caller has left: freeing a lock is, taking one is not.
+    pub(crate) fn outlives_its_caller(&self) -> bool {
+        matches!(self, Self::Release { .. })
+    }
+
+    /// Does it, inside the caller's transaction.
+    pub(crate) fn run(&self, db: &Connection, clock: &dyn Clock) -> Result<Answer, Failure> {
+        match self {
+            Self::Acquire(request) => acquire(db, request, clock.wall()).map(Answer::Acquired),
+            Self::Release { lock_id } => {
+                release(db, lock_id, clock.wall()).map(|(outcome, freed)| Answer::Released(outcome, freed))
+            }
+            Self::Extend { lock_id, ttl } => extend(db, lock_id, *ttl, clock.wall()).map(Answer::Extended),
+            Self::Purge => {
+                let limit = i64::try_from(PURGE_AT_ONCE).unwrap_or(i64::MAX);
+                let removed = db.prepare_cached(PURGE)?.execute(params![newest_dead(clock), limit])?;
+                Ok(Answer::Purged(u64::try_from(removed).unwrap_or(u64::MAX)))
+            }
+            Self::PurgeKey { name } => {
+                let removed = db.prepare_cached(PURGE_KEY)?.execute(params![newest_dead(clock), name])?;
+                Ok(Answer::Purged(u64::try_from(removed).unwrap_or(u64::MAX)))
+            }
+        }
+    }
+
+    /// The answer that needs no transaction: somebody else holds the lock in the committed state.
+    pub(crate) fn answer_without_writing(&self, db: &Connection, clock: &dyn Clock) -> Option<Answer> {
+        let Self::Acquire(request) = self else { return None };
+        let held = lock_of_key(db, &request.name).ok()??;
+        match answer_held(&held, &request.lock_id, clock.wall()) {
+            Some(Ok(contended @ AcquireOutcome::Contended(_))) => Some(Answer::Acquired(contended)),
+            _ => None,
+        }
+    }
+}
+
+fn newest_dead(clock: &dyn Clock) -> i64 {
+    clock.wall().as_millis().saturating_sub(CLEANUP_GUARD_MS)
+}
+
+fn acquire(db: &Connection, request: &Acquire, now: Timestamp) -> Result<AcquireOutcome, Failure> {
+    if let Some(held) = lock_of_key(db, &request.name)?
+        && let Some(answer) = answer_held(&held, &request.lock_id, now)
+    {
+        return Ok(answer.map_err(|error| error.with_key(&request.key))?);
+    }
+    let fence = next_fence(db, &request.fence_name).map_err(|failure| match failure {
+        Failure::Own(error) => Failure::Own(error.with_key(&request.key)),
+        storage @ Failure::Storage(_) => storage,
+    })?;
+    let counter = i64::try_from(fence.get()).unwrap_or(i64::MAX);
+    db.prepare_cached(RAISE_COUNTER)?.execute(params![request.fence_name, counter])?;
+    let expires_at = now.plus(request.ttl);
+    db.prepare_cached(TAKE)?.execute(params![
+        request.name,
+        request.lock_id.as_str(),
+        expires_at.as_millis(),
+        now.as_millis(),
+        fence.to_string(),
+        request.key.as_str(),
+        request.label.as_ref().map(Label::as_str),
+    ])?;
+    Ok(AcquireOutcome::Acquired(Lease { fence, expires_at }))
+}
+
+/// The answer to an acquire that finds a stored lock; none if that lock is dead.
+fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> Option<Result<AcquireOutcome, LockError>> {
+    if !is_live(held.expires_at, now) {
+        return None;
+    }
+    // A live lock that cannot be read is nobody's to take.
+    Some(held.parse().map(|(owner, fence)| {
+        if owner == *asking {
+            AcquireOutcome::Acquired(Lease { fence, expires_at: held.expires_at })
+        } else {
+            AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
+        }
+    }))
+}
+
+fn next_fence(db: &Connection, fence_name: &str) -> Result<Fence, Failure> {
+    let counter: Option<i64> = db.prepare_cached(COUNTER)?.query_row([fence_name], |row| row.get(0)).optional()?;
+    let counter = match u64::try_from(counter.unwrap_or(0)) {
+        Ok(counter) => counter,
+        Err(_) => return Err(LockError::internal("the stored fence counter is negative").into()),
+    };
+    Ok(Fence::new(counter.saturating_add(1))?)
+}
+
+fn release(db: &Connection, lock_id: &LockId, now: Timestamp) -> Result<(ReleaseOutcome, Option<String>), Failure> {
+    let held = match owned(db, lock_id, now)? {
+        Ok(held) => held,
+        Err(reason) => return Ok((ReleaseOutcome::Absent(Some(reason)), None)),
+    };
+    db.prepare_cached(FREE)?.execute(params![held.name, lock_id.as_str()])?;
+    Ok((ReleaseOutcome::Released, Some(held.name)))
+}
+
+fn extend(db: &Connection, lock_id: &LockId, ttl: Ttl, now: Timestamp) -> Result<ExtendOutcome, Failure> {
+    let held = match owned(db, lock_id, now)? {
+        Ok(held) => held,
+        Err(reason) => return Ok(ExtendOutcome::Absent(Some(reason))),
+    };
+    let expires_at = now.plus(ttl);
+    db.prepare_cached(RENEW)?.execute(params![held.name, lock_id.as_str(), expires_at.as_millis()])?;
+    Ok(ExtendOutcome::Extended { expires_at })
+}
+
+fn owned(db: &Connection, lock_id: &LockId, now: Timestamp) -> rusqlite::Result<Result<Stored, AbsentReason>> {
+    Ok(match lock_of_id(db, lock_id)? {
+        None => Err(AbsentReason::NotFound),
+        Some(held) if is_live(held.expires_at, now) => Ok(held),
+        Some(_) => Err(AbsentReason::Expired),
+    })
+}
+
+/// A row of the table, not yet believed.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    name: String,
+    lock_id: String,
+    pub(crate) expires_at: Timestamp,
+    acquired_at: Timestamp,
+    fence: String,
+    user_key: String,
+    label: Option<String>,
+}
+
+pub(crate) fn lock_of_key(db: &Connection, name: &str) -> rusqlite::Result<Option<Stored>> {
+    db.prepare_cached(LOCK_OF_KEY)?.query_row([name], Stored::from_row).optional()
+}
+
+pub(crate) fn lock_of_id(db: &Connection, lock_id: &LockId) -> rusqlite::Result<Option<Stored>> {
+    db.prepare_cached(LOCK_OF_ID)?.query_row([lock_id.as_str()], Stored::from_row).optional()
+}
+
+impl Stored {
+    fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            name: row.get(0)?,
+            lock_id: row.get(1)?,
+            expires_at: Timestamp::from_millis(row.get(2)?),
+            acquired_at: Timestamp::from_millis(row.get(3)?),
+            fence: row.get(4)?,
+            user_key: row.get(5)?,
+            label: row.get(6)?,
+        })
+    }
+
+    fn parse(&self) -> Result<(LockId, Fence), LockError> {
+        let owner = LockId::parse(&self.lock_id).map_err(|_| unreadable("lock_id"))?;
+        let fence = self.fence.parse().map_err(|_| unreadable("fence"))?;
+        Ok((owner, fence))
+    }
+
+    /// What an onlooker may know, if the lock is alive.
+    pub(crate) fn into_live_info(self, now: Timestamp) -> Result<Option<LockInfo>, LockError> {
+        if !is_live(self.expires_at, now) {
+            return Ok(None);
+        }
+        let (owner, fence) = self.parse()?;
+        let key = Key::new(&self.user_key).map_err(|_| unreadable("user_key"))?;
+        // A label is decoration: one that cannot be read hides nothing that matters.
+        let label = self.label.and_then(|label| Label::new(label).ok());
+        let info = LockInfo::new(key, owner, fence, self.acquired_at, self.expires_at, now);
+        Ok(Some(info.with_label(label)))
+    }
+}
+
+fn unreadable(column: &'static str) -> LockError {
+    LockError::internal(format!("the column {column} of a live row in syncguard_locks cannot be read"))
+        .with_hint("something else wrote to the file; the row blocks its key until its lease ends")
+}

@@ -1,0 +1,191 @@
+//! Which file, and how careful with it?
+//!
+//! Given by code ([`SqliteBuilder`]) or by a URL. An option that is not known is an error that names the known ones:
+//! a misspelt `synchronus` must not silently mean the default.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use syncguard_core::{Clock, LockError, Result, SystemClock};
+
+use crate::backend::SqliteBackend;
+use crate::store;
+
+/// When an acquisition counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Synchronous {
+    /// When it is on the disk: a power cut never makes a fence repeat. The default.
+    #[default]
+    Full,
+    /// When the system has it: several times faster, safe against crashes of programs, but a power cut may undo the last
+    /// acquisitions and **their fences may then be given again**.
+    Normal,
+}
+
+/// How to open a file of locks. Made by [`SqliteBackend::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct SqliteBuilder {
+    path: PathBuf,
+    synchronous: Synchronous,
+    cleanup_in_is_locked: bool,
+    clock: Arc<dyn Clock>,
+}
+
+impl SqliteBuilder {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            synchronous: Synchronous::default(),
+            cleanup_in_is_locked: false,
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// When an acquisition counts as done. Backends of one file in one process share a writer: the more careful one wins.
+    pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
+        self.synchronous = synchronous;
+        self
+    }
+
+    /// Whether `is_locked` also removes the key's lock if it has been dead for two seconds. Off by default.
+    pub fn cleanup_in_is_locked(mut self, cleanup: bool) -> Self {
+        self.cleanup_in_is_locked = cleanup;
+        self
+    }
+
+    /// The clock whose wall time decides liveness and whose boot time guards live by. For tests.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Opens the file, creating it (mode 0600) if there is none. Blocks for a few milliseconds.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) when the path cannot hold locks or holds something else (nothing is
+    /// changed then), [`ServiceUnavailable`](syncguard_core::ErrorCode::ServiceUnavailable) when the disk is full or fails,
+    /// [`Internal`](syncguard_core::ErrorCode::Internal) when the file is damaged.
+    pub fn open(self) -> Result<SqliteBackend> {
+        let durable = self.synchronous == Synchronous::Full;
+        let store = store::open(&self.path, durable).map_err(|fault| fault.error())?;
+        Ok(SqliteBackend::new(store, self.clock, self.cleanup_in_is_locked))
+    }
+
+    /// Reads `sqlite:PATH?synchronous=full|normal&cleanup=on|off`. In the path, `%xx` stands for a byte.
+    ///
+    /// ```
+    /// use syncguard_sqlite::SqliteBuilder;
+    ///
+    /// assert!(SqliteBuilder::from_url("sqlite:/var/lib/app/locks.db?synchronous=normal").is_ok());
+    /// let error = SqliteBuilder::from_url("sqlite:locks.db?sync=off").unwrap_err();
+    /// assert_eq!(error.to_string(), "`sync` is not an option of sqlite: urls; known are synchronous, cleanup");
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for another scheme, no path, an unknown option or value.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let rest = url.strip_prefix("sqlite:").ok_or_else(|| LockError::invalid("the url is not a sqlite: url"))?;
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut builder = Self::new(&path_of(path)?);
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            builder = builder.set(name, value)?;
+        }
+        Ok(builder)
+    }
+
+    fn set(self, name: &str, value: &str) -> Result<Self> {
+        match (name, value) {
+            ("synchronous", "full") => Ok(self.synchronous(Synchronous::Full)),
+            ("synchronous", "normal") => Ok(self.synchronous(Synchronous::Normal)),
+            ("synchronous", _) => Err(LockError::invalid("`synchronous` is full or normal")),
+            ("cleanup", "on" | "true") => Ok(self.cleanup_in_is_locked(true)),
+            ("cleanup", "off" | "false") => Ok(self.cleanup_in_is_locked(false)),
+            ("cleanup", _) => Err(LockError::invalid("`cleanup` is on or off")),
+            _ => Err(LockError::invalid(format!(
+                "`{}` is not an option of sqlite: urls; known are synchronous, cleanup",
+                name.chars().take(40).collect::<String>().escape_debug()
+            ))),
+        }
+    }
+}
+
+fn path_of(text: &str) -> Result<PathBuf> {
+    // `sqlite:///abs` is what habit writes; `sqlite://host/path` would name another machine.
+    let text = match text.strip_prefix("//") {
+        None => text,
+        Some(absolute) if absolute.starts_with('/') => absolute,
+        Some(_) => {
+            return Err(LockError::invalid("a sqlite: url has no host")
+                .with_hint("write sqlite:PATH, or sqlite:///PATH for an absolute path"));
+        }
+    };
+    if text.is_empty() {
+        return Err(LockError::invalid("the sqlite: url names no file").with_hint("write sqlite:PATH"));
+    }
+    Ok(PathBuf::from(OsString::from_vec(unescape(text)?)))
+}
+
+fn unescape(text: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+        match (digit(rest.next()), digit(rest.next())) {
+            (Some(high), Some(low)) if high + low > 0 => bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?')),
+            _ => {
+                return Err(LockError::invalid("`%` in the path of a sqlite: url is not followed by two hex digits")
+                    .with_hint("write %25 for a percent sign"));
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        for (url, path) in [
+            ("sqlite:locks.db", "locks.db"),
+            ("sqlite:/var/lib/locks.db", "/var/lib/locks.db"),
+            ("sqlite:///var/lib/locks.db", "/var/lib/locks.db"),
+            ("sqlite:a%3fb%25.db?cleanup=on", "a?b%.db"),
+        ] {
+            assert_eq!(SqliteBuilder::from_url(url).unwrap().path, Path::new(path), "{url}");
+        }
+        let builder = SqliteBuilder::from_url("sqlite:x?synchronous=normal&cleanup=on").unwrap();
+        assert_eq!(builder.synchronous, Synchronous::Normal);
+        assert!(builder.cleanup_in_is_locked);
+        assert_eq!(SqliteBuilder::from_url("sqlite:x").unwrap().synchronous, Synchronous::Full);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        for (url, word) in [
+            ("redis://x", "sqlite:"),
+            ("sqlite:", "no file"),
+            ("sqlite:?cleanup=on", "no file"),
+            ("sqlite://host/x", "no host"),
+            ("sqlite:x?cleanupp=on", "cleanupp"),
+            ("sqlite:x?synchronous=off", "full or normal"),
+            ("sqlite:x?cleanup", "on or off"),
+            ("sqlite:a%zz", "hex digits"),
+            ("sqlite:a%00", "hex digits"),
+        ] {
+            let error = SqliteBuilder::from_url(url).unwrap_err();
+            assert_eq!(error.code(), syncguard_core::ErrorCode::InvalidArgument);
+            assert!(error.to_string().contains(word), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Is this path fit to hold locks, and is it still the file that was opened?
+//!
+//! Everything here works on names (`lstat`, `access`, `statfs`) and never opens the database itself: closing *any*
+//! descriptor of a file drops all POSIX locks that the process has on it, SQLite's included.
+
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
+
+use crate::error::{Fault, replaced};
+
+/// Which file a name stood for at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    pub(crate) fn of(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+
+    pub(crate) fn at(path: &Path) -> Option<Self> {
+        std::fs::symlink_metadata(path).ok().map(|metadata| Self::of(&metadata))
+    }
+}
+
+/// The absolute name of the file: its directory without symbolic links, its own name as given.
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Fault> {
+    let shown = path.display();
+    if path.as_os_str() == ":memory:" {
+        return Err(Fault::invalid("`:memory:` is not a file").hint("use the url `memory:` for locks of one process"));
+    }
+    let Some(name) = path.file_name() else {
+        return Err(Fault::invalid(format!("{shown} does not name a file")).hint("name a file, like locks.db"));
+    };
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let parent = parent.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Fault::invalid(format!("the directory of {shown} does not exist"))
+            .hint("create the directory first, or name another path"),
+        _ => Fault::invalid(format!("the directory of {shown} cannot be reached: {}", error.kind()))
+            .hint("check the permissions along the path"),
+    })?;
+    Ok(parent.join(name))
+}
+
+/// Checks the directory and the file, and creates the file (mode 0600) if there is none.
+pub(crate) fn prepare(path: &Path) -> Result<Identity, Fault> {
+    check_directory(path)?;
+    loop {
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) => {
+                check_file(path, &metadata)?;
+                return Ok(Identity::of(&metadata));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => create(path)?,
+            Err(error) => return Err(refused(path, &error)),
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<(), Fault> {
+    // Exclusive, so it never follows a link and never touches what another process made a moment ago.
+    match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(refused(path, &error)),
+    }
+}
+
+fn refused(path: &Path, error: &io::Error) -> Fault {
+    let shown = path.display();
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            Fault::unavailable(format!("the disk of {shown} is full")).hint("free some space")
+        }
+        kind => Fault::invalid(format!("{shown} cannot be created: {kind}"))
+            .hint("name a path in a directory that you may write to"),
+    }
+}
+
+fn check_directory(path: &Path) -> Result<(), Fault> {
+    let shown = path.display();
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let metadata = directory.metadata().map_err(|error| refused(path, &error))?;
+    let world_writable = metadata.mode() & 0o002 != 0;
+    let sticky = metadata.mode() & 0o1000 != 0;
+    if world_writable && !sticky {
+        return Err(Fault::invalid(format!("everybody may replace files in the directory of {shown}"))
+            .hint("take the directory's write permission from others: chmod o-w"));
+    }
+    if let Some(network) = network_filesystem(directory) {
+        return Err(Fault::invalid(format!("{shown} is on a network filesystem ({network})"))
+            .hint("use a local disk; for locks across machines use redis:// or postgres://"));
+    }
+    // SQLite keeps its log and its index beside the file.
+    if rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+        return Err(Fault::invalid(format!("the directory of {shown} cannot be written"))
+            .hint("name a path in a directory that you may write to"));
+    }
+    Ok(())
+}
+
+fn check_file(path: &Path, metadata: &Metadata) -> Result<(), Fault> {
+    let shown = path.display();
+    let kind = metadata.file_type();
+    let wrong = if kind.is_symlink() {
+        Some("a symbolic link")
+    } else if kind.is_dir() {
+        Some("a directory")
+    } else if kind.is_char_device() || kind.is_block_device() {
+        Some("a device")
+    } else if !kind.is_file() {
+        Some("not a regular file")
+    } else {
+        None
+    };
+    if let Some(wrong) = wrong {
+        return Err(Fault::invalid(format!("{shown} is {wrong}")).hint("name a regular file"));
+    }
+    // The mode is asked too: root may write to a file that its owner marked read-only.
+    let writable = metadata.mode() & 0o200 != 0;
+    if !writable || rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).is_err() {
+        return Err(Fault::invalid(format!("{shown} is read-only or belongs to somebody else"))
+            .hint("make it readable and writable for you: chmod u+rw"));
+    }
+    Ok(())
+}
+
+/// The name of the network filesystem that the directory is on, if it is on one.
+///
+/// The write-ahead log needs memory shared by all processes, which stops at the machine's border.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn network_filesystem(directory: &Path) -> Option<&'static str> {
+    let status = rustix::fs::statfs(directory).ok()?;
+    // Magic numbers are 32 bits wide; where the field is wider they may come sign-extended.
+    network_name(i128::from(status.f_type) & 0xffff_ffff)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn network_filesystem(_directory: &Path) -> Option<&'static str> {
+    None
+}
+
+fn network_name(magic: i128) -> Option<&'static str> {
+    Some(match magic {
+        0x6969 => "nfs",
+        0x517b => "smb",
+        0xff53_4d42 => "cifs",
+        0xfe53_4d42 => "smb2",
+        0x0102_1997 => "9p",
+        0x564c => "ncp",
+        0x5346_414f | 0x6b41_4653 => "afs",
+        0x7375_7245 => "coda",
+        0x00c3_6400 => "ceph",
+        0x7461_636f => "ocfs2",
+        0x0116_1970 => "gfs2",
+        0x0bd0_0bd0 => "lustre",
+        0x1983_0326 => "beegfs",
+        0x4750_4653 => "gpfs",
+        0x786f_4256 => "vboxsf",
+        _ => return None,
+    })
+}
+
+/// A file of the family: `locks.db` and `-wal` give `locks.db-wal`.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// The files of one open database, to notice that somebody took them away.
+///
+/// A deleted log or index is as bad as a deleted database: the next process would make new ones, and two
+/// writers would each believe theirs.
+#[derive(Clone, Debug)]
+pub(crate) struct Family {
+    path: PathBuf,
+    members: Vec<(PathBuf, Option<Identity>)>,
+}
+
+impl Family {
+    /// What is there now. Call it when SQLite has opened its log.
+    pub(crate) fn seen_at(path: &Path) -> Self {
+        let members = ["", "-wal", "-shm"].map(|suffix| {
+            let member = beside(path, suffix);
+            let identity = Identity::at(&member);
+            (member, identity)
+        });
+        Self { path: path.to_path_buf(), members: members.into() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether all files are still the ones that were opened.
+    pub(crate) fn verify(&self) -> Result<(), Fault> {
+        let same = self.members.iter().all(|(path, identity)| Identity::at(path) == *identity);
+        if same { Ok(()) } else { Err(replaced(&self.path)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_filesystems_are_known_by_their_magic_numbers() {
+        for (magic, name) in [(0x6969, "nfs"), (0xff53_4d42, "cifs"), (0x0102_1997, "9p"), (0xfe53_4d42, "smb2")] {
+            assert_eq!(network_name(magic), Some(name));
+        }
+        for local in [0xef53, 0x0102_1994, 0x9123_683e, 0x5846_5342, 0x794c_7630] {
+            assert_eq!(network_name(local), None, "ext4, tmpfs, btrfs, xfs, overlayfs");
+        }
+    }
+
+    #[test]
+    fn the_files_beside_a_database_carry_its_name() {
+        assert_eq!(beside(Path::new("/a/locks.db"), "-wal"), Path::new("/a/locks.db-wal"));
+    }
+}

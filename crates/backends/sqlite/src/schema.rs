@@ -1,0 +1,103 @@
+//! Is this file ours, and how is a connection to it set up?
+//!
+//! A file is ours by its `application_id`, readable by its `user_version`. An empty file becomes ours in one transaction, so a
+//! crash leaves either nothing or everything. Anything else is refused before a byte of it changes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::call::CALL_LIMIT;
+use crate::error::Fault;
+use crate::queue::Queue;
+
+/// `SGLK` in the file's header.
+pub(crate) const APPLICATION_ID: i32 = 0x5347_4c4b;
+
+/// The newest layout that this code reads and the one it writes.
+pub(crate) const VERSION: i32 = 1;
+
+// Our own writers queue before they get here. What is left to wait for is a foreign program or a recovery.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Opens a connection to a file that exists. Nothing is read yet.
+pub(crate) fn connect(path: &Path) -> Result<Connection, Fault> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let opening = |error| Fault::while_opening(path, &error);
+    let db = Connection::open_with_flags(path, flags).map_err(opening)?;
+    db.busy_timeout(BUSY_TIMEOUT).map_err(opening)?;
+    // A short-lived command must not pay for tidying the log, and a foreign file must not be tidied at all.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(opening)?;
+    db.set_prepared_statement_cache_capacity(32);
+    Ok(db)
+}
+
+/// Opens the file as ours, making it ours if it is empty.
+pub(crate) fn open(path: &Path, queue: &mut Queue) -> Result<Connection, Fault> {
+    let db = connect(path)?;
+    let opening = |error| Fault::while_opening(path, &error);
+    match look(path, &db)? {
+        Found::Ours if journal_mode(&db).map_err(opening)? == "wal" => {}
+        Found::Ours | Found::Empty => {
+            let _turn = queue.enter_within(CALL_LIMIT)?;
+            make_ours(path, &db)?;
+        }
+    }
+    Ok(db)
+}
+
+enum Found {
+    Ours,
+    Empty,
+}
+
+fn look(path: &Path, db: &Connection) -> Result<Found, Fault> {
+    let opening = |error| Fault::while_opening(path, &error);
+    let shown = path.display();
+    let number = |sql| db.query_row(sql, [], |row| row.get::<_, i32>(0));
+    let application = number("PRAGMA application_id").map_err(opening)?;
+    let version = number("PRAGMA user_version").map_err(opening)?;
+    if application == APPLICATION_ID {
+        if version == VERSION {
+            return Ok(Found::Ours);
+        }
+        return Err(Fault::invalid(format!("{shown} has layout {version}, this program knows {VERSION}"))
+            .hint("use a newer syncguard for this file, or another file"));
+    }
+    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(opening)?;
+    if application == 0 && version == 0 && tables == 0 {
+        return Ok(Found::Empty);
+    }
+    Err(Fault::invalid(format!("{shown} is another program's database; nothing was changed"))
+        .hint("name a new file or one made by syncguard"))
+}
+
+fn make_ours(path: &Path, db: &Connection) -> Result<(), Fault> {
+    let opening = |error| Fault::while_opening(path, &error);
+    let mode: String = db.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(opening)?;
+    if mode != "wal" {
+        return Err(Fault::invalid(format!("the filesystem of {} cannot carry a shared log", path.display()))
+            .hint("use a local disk"));
+    }
+    // The first bytes of the file must survive a power cut as well as the first fence.
+    db.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(opening)?;
+    let made = look(path, db).and_then(|found| match found {
+        // Another process was quicker.
+        Found::Ours => Ok(()),
+        Found::Empty => db
+            .execute_batch(include_str!("../sql/schema.sql"))
+            .and_then(|()| db.pragma_update(None, "application_id", APPLICATION_ID))
+            .and_then(|()| db.pragma_update(None, "user_version", VERSION))
+            .map_err(opening),
+    });
+    let end = if made.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let ended = db.execute_batch(end).map_err(opening);
+    made.and(ended)
+}
+
+/// How the file keeps its log.
+pub(crate) fn journal_mode(db: &Connection) -> rusqlite::Result<String> {
+    db.query_row("PRAGMA journal_mode", [], |row| row.get(0))
+}

@@ -1,0 +1,169 @@
+//! What do all backends of one file in this process share?
+//!
+//! The writer thread, the reader thread, the waiters. A second `open` of the same file joins the first: two writers in one
+//! process would only queue behind each other.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use rusqlite::Connection;
+use syncguard_core::{Clock, LockError, Result, WakeHint, WakeHub};
+
+use crate::board::Board;
+use crate::call::call;
+use crate::error::Fault;
+use crate::locks::{Answer, Operation};
+use crate::place::{self, Family};
+use crate::queue::Queue;
+use crate::schema;
+use crate::writer::{Request, Writer};
+
+type Look = Box<dyn FnOnce(&Result<Connection, Fault>) + Send>;
+
+/// One open file.
+#[derive(Debug)]
+pub(crate) struct Store {
+    family: Family,
+    queue_file: PathBuf,
+    hub: WakeHub,
+    board: Arc<Board>,
+    durable: Arc<AtomicBool>,
+    writer: Sender<Request>,
+    // Started by the first look: a command that only runs under a lock never needs it.
+    reader: OnceLock<Sender<Look>>,
+}
+
+/// Opens the file, or joins who has it open in this process.
+pub(crate) fn open(path: &Path, durable: bool) -> Result<Arc<Store>, Fault> {
+    static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Store>>>> = Mutex::new(None);
+
+    let path = place::resolve(path)?;
+    // A panic inside leaves a map that is still right: the only change to it is one insertion.
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = open.get_or_insert_default();
+    open.retain(|_, store| store.strong_count() > 0);
+    if let Some(store) = open.get(&path).and_then(Weak::upgrade)
+        && store.family.verify().is_ok()
+    {
+        store.durable.fetch_or(durable, Ordering::Relaxed);
+        return Ok(store);
+    }
+    let store = Arc::new(Store::start(&path, durable)?);
+    open.insert(path, Arc::downgrade(&store));
+    Ok(store)
+}
+
+impl Store {
+    fn start(path: &Path, durable: bool) -> Result<Self, Fault> {
+        let before = place::prepare(path)?;
+        let mut queue = Queue::open(path)?;
+        let db = schema::open(path, &mut queue)?;
+        let family = Family::seen_at(path);
+        if place::Identity::at(path) != Some(before) {
+            return Err(crate::error::replaced(path));
+        }
+        let (writer, inbox) = mpsc::channel();
+        let store = Self {
+            family: family.clone(),
+            queue_file: queue.path().to_path_buf(),
+            hub: WakeHub::default(),
+            board: Arc::new(Board::new()),
+            durable: Arc::new(AtomicBool::new(durable)),
+            writer,
+            reader: OnceLock::new(),
+        };
+        let thread = Writer {
+            db,
+            queue,
+            family,
+            inbox,
+            hub: store.hub.clone(),
+            board: store.board.clone(),
+            durable: store.durable.clone(),
+            syncing: None,
+        };
+        start_thread("syncguard-write", move || thread.run())?;
+        Ok(store)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.family.path()
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Relaxed)
+    }
+
+    /// Has the writer do something, and waits until it is committed.
+    pub(crate) async fn write(&self, operation: Operation, clock: &Arc<dyn Clock>) -> Result<Answer> {
+        let (ticket, pending) = call(operation.outlives_its_caller());
+        // A thread that is gone drops the ticket with the request, and the caller hears of it there.
+        let _ = self.writer.send(Request { operation, clock: clock.clone(), ticket });
+        pending.answer().await
+    }
+
+    /// Has the reader look at the committed state. Writers do not hold it up.
+    pub(crate) async fn read<T, L>(&self, look: L) -> Result<T>
+    where
+        T: Send + 'static,
+        L: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        let (ticket, pending) = call(false);
+        let family = self.family.clone();
+        let job: Look = Box::new(move |db| {
+            if ticket.take() {
+                ticket.answer(match (db, family.verify()) {
+                    (Ok(db), Ok(())) => look(db),
+                    (Err(fault), _) => Err(fault.error()),
+                    (_, Err(fault)) => Err(fault.error()),
+                });
+            }
+        });
+        let _ = self.reader()?.send(job);
+        pending.answer().await
+    }
+
+    /// Registers a waiter of this process.
+    pub(crate) fn subscribe(&self, name: &str) -> WakeHint {
+        self.board.subscribe(&self.queue_file, &self.hub, name)
+    }
+
+    fn reader(&self) -> Result<&Sender<Look>> {
+        if let Some(reader) = self.reader.get() {
+            return Ok(reader);
+        }
+        let (reader, inbox) = mpsc::channel::<Look>();
+        let path = self.family.path().to_path_buf();
+        // Two first looks at once start two threads; the one whose sender is not kept ends at once.
+        start_thread("syncguard-read", move || {
+            let mut db = schema::connect(&path);
+            for look in inbox {
+                if db.is_err() {
+                    db = schema::connect(&path);
+                }
+                look(&db);
+            }
+        })
+        .map_err(|fault| fault.error())?;
+        Ok(self.reader.get_or_init(|| reader))
+    }
+
+    /// What a failed look means.
+    pub(crate) fn unread(path: &Path, error: &rusqlite::Error) -> LockError {
+        Fault::while_in_use(path, error).error()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.board.close();
+    }
+}
+
+fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    started.map(drop).map_err(|_| Fault::unavailable("the system gives no more threads"))
+}

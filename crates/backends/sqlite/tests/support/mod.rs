@@ -1,0 +1,72 @@
+//! What do the tests of this crate have in common?
+#![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use syncguard_core::{AcquireOutcome, AcquireRequest, Key, Lease, LockBackend, LockId, Ttl};
+use syncguard_sqlite::SqliteBackend;
+use tempfile::TempDir;
+
+/// A directory of its own with a file of locks.
+pub(crate) struct Scene {
+    pub(crate) directory: TempDir,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("locks.db")
+    }
+
+    pub(crate) fn open(&self) -> SqliteBackend {
+        SqliteBackend::open(self.path()).unwrap()
+    }
+
+    /// Stands in the writers' queue as a process that was stopped in the middle of a write would. Ends when dropped.
+    pub(crate) fn block_writers(&self) -> File {
+        let mut name = self.path().into_os_string();
+        name.push("-queue");
+        let file = File::options().read(true).write(true).open(name).unwrap();
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        file
+    }
+
+    /// A connection past the backend.
+    pub(crate) fn sql(&self) -> rusqlite::Connection {
+        let db = rusqlite::Connection::open(self.path()).unwrap();
+        db.busy_timeout(Duration::from_secs(5)).unwrap();
+        db
+    }
+}
+
+/// A lock that was granted.
+pub(crate) struct Held {
+    pub(crate) lock_id: LockId,
+    pub(crate) lease: Lease,
+}
+
+pub(crate) fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+pub(crate) fn ttl() -> Ttl {
+    Ttl::new(Duration::from_secs(30)).unwrap()
+}
+
+pub(crate) async fn acquire(backend: &SqliteBackend, key: &Key, lock_id: &LockId) -> (LockId, AcquireOutcome) {
+    let request = AcquireRequest { key, lock_id, ttl: ttl(), label: None };
+    (lock_id.clone(), backend.acquire(request).await.unwrap())
+}
+
+pub(crate) fn holder((lock_id, outcome): (LockId, AcquireOutcome)) -> Option<Held> {
+    match outcome {
+        AcquireOutcome::Acquired(lease) => Some(Held { lock_id, lease }),
+        AcquireOutcome::Contended(_) => None,
+    }
+}
