@@ -30,14 +30,18 @@
 //! ```
 
 pub mod cases;
+mod faulty;
 mod harness;
 pub mod history;
 mod memory_harness;
 mod runner;
+mod scripted;
 mod suite;
 mod support;
 
+pub use faulty::{Fault, Faulty, Operation};
 pub use harness::{Budget, Harness, Poison, Unsupported};
-pub use memory_harness::MemoryHarness;
+pub use memory_harness::{Foreign, MemoryHarness};
 pub use runner::{Time, run};
+pub use scripted::{Call, ScriptedBackend};
 pub use suite::CASES;
