@@ -8,14 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
-use syncguard_core::time::{CLEANUP_GUARD_MS, is_live};
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend,
     LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::health;
-use crate::locks::{self, Acquire, Answer, Operation, PURGE_AT_ONCE};
+use crate::locks::{self, Acquire, Answer, Liveness, Operation, PURGE_AT_ONCE};
 use crate::options::SqliteBuilder;
 use crate::store::Store;
 
@@ -159,17 +158,14 @@ impl LockBackend for SqliteBackend {
         let (clock, path, asked) = (self.clock.clone(), self.path().to_path_buf(), name.clone());
         let look = move |db: &rusqlite::Connection| {
             let held = locks::lock_of_key(db, &asked).map_err(|error| Store::unread(&path, &error))?;
-            Ok(held.map(|held| (held.expires_at, clock.wall())))
+            held.map(|held| held.liveness(clock.wall())).transpose()
         };
-        let Some((expires_at, now)) = self.store.read(look).await.map_err(|error| error.with_key(key))? else {
-            return Ok(false);
-        };
-        let long_dead = now.as_millis().saturating_sub(expires_at.as_millis()) > CLEANUP_GUARD_MS;
-        if self.cleanup_in_is_locked && long_dead {
+        let liveness = self.store.read(look).await.map_err(|error| error.with_key(key))?;
+        if self.cleanup_in_is_locked && liveness == Some(Liveness::LongDead) {
             // Tidying is a favour: its failure is not the answer.
             let _ = self.write(Operation::PurgeKey { name }).await;
         }
-        Ok(is_live(expires_at, now))
+        Ok(liveness == Some(Liveness::Live))
     }
 
     async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {

@@ -53,6 +53,10 @@ impl Board {
         hint
     }
 
+    pub(crate) fn is_listening(&self) -> bool {
+        self.listener().is_some()
+    }
+
     /// Stops listening.
     pub(crate) fn close(&self) {
         if let Some(listener) = self.listener().take() {

@@ -43,7 +43,8 @@ impl Fault {
         self
     }
 
-    pub(crate) fn code(&self) -> ErrorCode {
+    #[cfg(test)]
+    fn code(&self) -> ErrorCode {
         self.code
     }
 

@@ -167,9 +167,8 @@ fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> Option<Result<
 
 fn next_fence(db: &Connection, fence_name: &str) -> Result<Fence, Failure> {
     let counter: Option<i64> = db.prepare_cached(COUNTER)?.query_row([fence_name], |row| row.get(0)).optional()?;
-    let counter = match u64::try_from(counter.unwrap_or(0)) {
-        Ok(counter) => counter,
-        Err(_) => return Err(LockError::internal("the stored fence counter is negative").into()),
+    let Ok(counter) = u64::try_from(counter.unwrap_or(0)) else {
+        return Err(LockError::internal("the stored fence counter is negative").into());
     };
     Ok(Fence::new(counter.saturating_add(1))?)
 }
@@ -201,12 +200,21 @@ fn owned(db: &Connection, lock_id: &LockId, now: Timestamp) -> rusqlite::Result<
     })
 }
 
+/// How a stored lock stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    Live,
+    Dead,
+    /// Past the cleanup guard.
+    LongDead,
+}
+
 /// A row of the table, not yet believed.
 #[derive(Debug)]
 pub(crate) struct Stored {
     name: String,
     lock_id: String,
-    pub(crate) expires_at: Timestamp,
+    expires_at: Timestamp,
     acquired_at: Timestamp,
     fence: String,
     user_key: String,
@@ -238,6 +246,15 @@ impl Stored {
         let owner = LockId::parse(&self.lock_id).map_err(|_| unreadable("lock_id"))?;
         let fence = self.fence.parse().map_err(|_| unreadable("fence"))?;
         Ok((owner, fence))
+    }
+
+    /// Whether the lock is alive, and whether it has been dead for long enough to be removed.
+    pub(crate) fn liveness(&self, now: Timestamp) -> Result<Liveness, LockError> {
+        if is_live(self.expires_at, now) {
+            return self.parse().map(|_| Liveness::Live);
+        }
+        let dead_for = now.as_millis().saturating_sub(self.expires_at.as_millis());
+        Ok(if dead_for > CLEANUP_GUARD_MS { Liveness::LongDead } else { Liveness::Dead })
     }
 
     /// What an onlooker may know, if the lock is alive.

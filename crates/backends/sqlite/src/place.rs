@@ -97,7 +97,7 @@ fn check_directory(path: &Path) -> Result<(), Fault> {
         return Err(Fault::invalid(format!("everybody may replace files in the directory of {shown}"))
             .hint("take the directory's write permission from others: chmod o-w"));
     }
-    if let Some(network) = network_filesystem(directory) {
+    if let Medium::Network(network) = medium(directory) {
         return Err(Fault::invalid(format!("{shown} is on a network filesystem ({network})"))
             .hint("use a local disk; for locks across machines use redis:// or postgres://"));
     }
@@ -135,23 +135,33 @@ fn check_file(path: &Path, metadata: &Metadata) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The name of the network filesystem that the directory is on, if it is on one.
-///
-/// The write-ahead log needs memory shared by all processes, which stops at the machine's border.
+/// What a directory is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Medium {
+    Local,
+    Memory,
+    Fuse,
+    /// The write-ahead log needs memory shared by all processes, which stops at the machine's border.
+    Network(&'static str),
+}
+
+/// What the directory is on. Unknown kinds are local: new local filesystems appear, and a refusal without reason helps nobody.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn network_filesystem(directory: &Path) -> Option<&'static str> {
-    let status = rustix::fs::statfs(directory).ok()?;
+pub(crate) fn medium(directory: &Path) -> Medium {
     // Magic numbers are 32 bits wide; where the field is wider they may come sign-extended.
-    network_name(i128::from(status.f_type) & 0xffff_ffff)
+    rustix::fs::statfs(directory).map_or(Medium::Local, |status| medium_of(i128::from(status.f_type) & 0xffff_ffff))
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn network_filesystem(_directory: &Path) -> Option<&'static str> {
-    None
+pub(crate) fn medium(_directory: &Path) -> Medium {
+    Medium::Local
 }
 
-fn network_name(magic: i128) -> Option<&'static str> {
-    Some(match magic {
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), allow(dead_code))]
+fn medium_of(magic: i128) -> Medium {
+    Medium::Network(match magic {
+        0x0102_1994 | 0x8584_58f6 => return Medium::Memory,
+        0x6573_5546 => return Medium::Fuse,
         0x6969 => "nfs",
         0x517b => "smb",
         0xff53_4d42 => "cifs",
@@ -167,7 +177,7 @@ fn network_name(magic: i128) -> Option<&'static str> {
         0x1983_0326 => "beegfs",
         0x4750_4653 => "gpfs",
         0x786f_4256 => "vboxsf",
-        _ => return None,
+        _ => return Medium::Local,
     })
 }
 
@@ -217,11 +227,12 @@ mod tests {
     #[test]
     fn network_filesystems_are_known_by_their_magic_numbers() {
         for (magic, name) in [(0x6969, "nfs"), (0xff53_4d42, "cifs"), (0x0102_1997, "9p"), (0xfe53_4d42, "smb2")] {
-            assert_eq!(network_name(magic), Some(name));
+            assert_eq!(medium_of(magic), Medium::Network(name));
         }
-        for local in [0xef53, 0x0102_1994, 0x9123_683e, 0x5846_5342, 0x794c_7630] {
-            assert_eq!(network_name(local), None, "ext4, tmpfs, btrfs, xfs, overlayfs");
+        for local in [0xef53, 0x9123_683e, 0x5846_5342, 0x794c_7630] {
+            assert_eq!(medium_of(local), Medium::Local, "ext4, btrfs, xfs, overlayfs");
         }
+        assert_eq!(medium_of(0x0102_1994), Medium::Memory);
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn make_ours(path: &Path, db: &Connection) -> Result<(), Fault> {
     }
     // The first bytes of the file must survive a power cut as well as the first fence.
     db.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(opening)?;
-    let made = look(path, db).and_then(|found| match found {
+    let result = look(path, db).and_then(|found| match found {
         // Another process was quicker.
         Found::Ours => Ok(()),
         Found::Empty => db
@@ -92,9 +92,9 @@ fn make_ours(path: &Path, db: &Connection) -> Result<(), Fault> {
             .and_then(|()| db.pragma_update(None, "user_version", VERSION))
             .map_err(opening),
     });
-    let end = if made.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let ended = db.execute_batch(end).map_err(opening);
-    made.and(ended)
+    result.and(ended)
 }
 
 /// How the file keeps its log.

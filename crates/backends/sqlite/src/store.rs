@@ -131,6 +131,12 @@ impl Store {
         self.board.subscribe(&self.queue_file, &self.hub, name)
     }
 
+    /// Whether a waiter here would hear of a release in another process.
+    pub(crate) fn hears_other_processes(&self) -> bool {
+        let _waiter = self.subscribe("");
+        self.board.is_listening()
+    }
+
     fn reader(&self) -> Result<&Sender<Look>> {
         if let Some(reader) = self.reader.get() {
             return Ok(reader);
