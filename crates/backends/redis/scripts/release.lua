@@ -1,0 +1,27 @@
+-- Frees the lock of an id and tells the waiters.
+--
+-- KEYS 1 lock  2 index of the id
+-- ARGV 1 lock id  2 the message for waiters; none: tell nobody
+-- Answers 1 + the number of listeners told when freed, -3 when freed but publishing is not permitted,
+--         0 when another owner holds the lock, -1 when there is none, -2 when its lease was over
+local found = redis.pcall('MGET', KEYS[1], KEYS[2])
+if found.err then return found end
+local stored = found[1]
+if found[2] ~= KEYS[1] then return -1 end
+if not stored then
+  -- MGET hides a value of another type.
+  stored = redis.pcall('GET', KEYS[1])
+  if type(stored) == 'table' then return stored end
+  return -1
+end
+local id, expires = read(stored)
+if not expires then return foreign() end
+if id ~= ARGV[1] then return 0 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('DEL', KEYS[1], KEYS[2])
+if expires <= now - 1000 then return -2 end
+if not ARGV[2] then return 1 end
+local told = redis.pcall('PUBLISH', KEYS[1], ARGV[2])
+if type(told) == 'table' then return -3 end
+return 1 + told

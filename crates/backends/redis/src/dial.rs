@@ -1,0 +1,212 @@
+//! How does a connection come to be?
+//!
+//! Open a stream, log in, and behind sentinels first ask them who the master is. One bound covers all of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
+use syncguard_core::ErrorCode;
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
+
+use crate::error::DialError;
+use crate::options::{Address, Login};
+use crate::stream::Stream;
+
+/// Everything needed to connect, again and again.
+#[derive(Clone)]
+pub(crate) struct Dial {
+    pub(crate) place: Place,
+    pub(crate) login: Login,
+    pub(crate) sentinel_login: Login,
+    pub(crate) tls: Option<TlsConnector>,
+    pub(crate) timeout: Duration,
+}
+
+/// Where to connect to.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Address(Address),
+    /// Whatever the sentinels call the master at that moment.
+    Master {
+        sentinels: Vec<Address>,
+        name: String,
+    },
+}
+
+/// An established connection that many tasks share. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub(crate) connection: MultiplexedConnection,
+    pub(crate) heard: Arc<AtomicU64>,
+    closed: Arc<AtomicBool>,
+    driver: Arc<Driver>,
+}
+
+/// The task that reads and writes. Ends with the last clone, even if a reply is still owed.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Sets its flag also when the task is dropped with its runtime.
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Live {
+    /// Whether the connection has ended: nothing would leave on it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection for all who share it.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.driver.0.abort();
+    }
+}
+
+impl Dial {
+    /// The same way in, to another server.
+    pub(crate) fn to(&self, address: Address) -> Self {
+        Self { place: Place::Address(address), ..self.clone() }
+    }
+
+    /// A connection for commands.
+    pub(crate) async fn connect(&self) -> Result<Live, DialError> {
+        self.bounded(async {
+            let (address, stream) = self.open().await?;
+            let live = greet(&address, stream, &self.login).await?;
+            if matches!(self.place, Place::Master { .. }) {
+                check_role(&address, &live).await?;
+            }
+            Ok(live)
+        })
+        .await
+    }
+
+    /// A connection for messages.
+    pub(crate) async fn subscribe(&self) -> Result<PubSub, DialError> {
+        self.bounded(async {
+            let (address, stream) = self.open().await?;
+            let info = connection_info(&self.login);
+            PubSub::new(&info, stream).await.map_err(|error| DialError::from_greeting(&address, &error))
+        })
+        .await
+    }
+
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, DialError>>) -> Result<T, DialError> {
+        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(DialError::timed_out(&self.name())))
+    }
+
+    async fn open(&self) -> Result<(Address, Stream), DialError> {
+        let address = match &self.place {
+            Place::Address(address) => address.clone(),
+            Place::Master { sentinels, name } => self.ask_sentinels(sentinels, name).await?,
+        };
+        let opened = Stream::open(&address, self.tls.as_ref()).await;
+        let stream = opened.map_err(|error| DialError::from_io(&address, &error))?;
+        Ok((address, stream))
+    }
+
+    /// The first sentinel that knows the master decides; they agree among themselves.
+    async fn ask_sentinels(&self, sentinels: &[Address], name: &str) -> Result<Address, DialError> {
+        // One sentinel that hangs must not use up the time of the others.
+        let share = self.timeout / u32::try_from(sentinels.len() + 1).unwrap_or(u32::MAX);
+        let mut last = None;
+        for sentinel in sentinels {
+            let asked = tokio::time::timeout(share, self.ask_sentinel(sentinel, name)).await;
+            match asked.unwrap_or_else(|_| Err(DialError::timed_out(sentinel))) {
+                Ok(Some(master)) => return Ok(master),
+                Ok(None) => last = last.or(Some(None)),
+                Err(error) => last = Some(Some(error)),
+            }
+        }
+        Err(last.flatten().unwrap_or_else(|| {
+            DialError::new(
+                ErrorCode::InvalidArgument,
+                "no sentinel knows this master",
+                "check the master's name in the url",
+            )
+        }))
+    }
+
+    async fn ask_sentinel(&self, sentinel: &Address, name: &str) -> Result<Option<Address>, DialError> {
+        let opened = Stream::open(sentinel, self.tls.as_ref()).await;
+        let stream = opened.map_err(|error| DialError::from_io(sentinel, &error))?;
+        let live = greet(sentinel, stream, &self.sentinel_login).await?;
+        let mut ask = Cmd::new();
+        ask.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        let answer: redis::RedisResult<Option<(String, u16)>> = ask.query_async(&mut live.connection.clone()).await;
+        let answer = answer.map_err(|error| DialError::from_greeting(sentinel, &error))?;
+        Ok(answer.map(|(host, port)| Address::Tcp { host, port }))
+    }
+
+    /// What to call the place in a message.
+    pub(crate) fn name(&self) -> String {
+        match &self.place {
+            Place::Address(address) => address.to_string(),
+            Place::Master { sentinels, .. } => sentinels.iter().map(Address::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
+}
+
+async fn greet(address: &Address, stream: Stream, login: &Login) -> Result<Live, DialError> {
+    let heard = stream.heard();
+    // Our own bound is per call; the driver's would be a second timer for each.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
+    let greeted = MultiplexedConnection::new_with_config(&connection_info(login), stream, config).await;
+    let (connection, driver) = greeted.map_err(|error| DialError::from_greeting(address, &error))?;
+    let closed = Arc::new(AtomicBool::new(false));
+    let ended = SetOnDrop(closed.clone());
+    let task = tokio::spawn(async move {
+        let _ended = ended;
+        driver.await;
+    });
+    Ok(Live { connection, heard, closed, driver: Arc::new(Driver(task.abort_handle())) })
+}
+
+fn connection_info(login: &Login) -> RedisConnectionInfo {
+    let mut info =
+        RedisConnectionInfo::default().set_db(login.database).set_lib_name("syncguard", env!("CARGO_PKG_VERSION"));
+    if let Some(user) = &login.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        info = info.set_password(password);
+    }
+    info
+}
+
+/// During a failover a sentinel may still name the old master, or the new one before it knows that it is.
+async fn check_role(address: &Address, live: &Live) -> Result<(), DialError> {
+    let mut role = Cmd::new();
+    role.arg("ROLE");
+    let answer = live.connection.clone().req_packed_command(&role).await;
+    match answer {
+        Ok(Value::Array(parts)) => match parts.first() {
+            Some(Value::BulkString(word)) if word.as_slice() == b"master" => Ok(()),
+            _ => Err(DialError::new(
+                ErrorCode::ServiceUnavailable,
+                format!("redis at {address} is not the master yet"),
+                "a failover is under way; it ends by itself",
+            )),
+        },
+        // A user without the right to ask finds out by READONLY instead.
+        Err(error) if error.code() == Some("NOPERM") => Ok(()),
+        Ok(Value::ServerError(error)) if error.code() == "NOPERM" => Ok(()),
+        Ok(_) => Ok(()),
+        Err(error) => Err(DialError::from_greeting(address, &error)),
+    }
+}

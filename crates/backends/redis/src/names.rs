@@ -1,0 +1,248 @@
+//! Under which names does Redis keep a lock?
+//!
+//! `prefix:key` holds the lock, `prefix:id:<lock id>` leads from an id to it, `prefix:fence:prefix:key` counts. On a
+//! cluster all three must live in one slot, so the prefix becomes one of sixteen hash tags `{prefix:0}` … `{prefix:f}`: the key's hash
+//! chooses it and the lock id carries it, so that a release finds the slot from the id alone.
+
+use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
+use syncguard_core::{Key, LockError, LockId, Result};
+
+const LIMIT: StorageLimit = StorageLimit::REDIS;
+
+/// The longest prefix whose counters keep their long names; beyond it they are shortened into the locks' own namespace.
+const PREFIX_WITH_PLAIN_COUNTERS: usize = 227;
+
+/// The prefix and what follows from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// One prefix, or one for each tag.
+    prefixes: Vec<String>,
+}
+
+/// The three names of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyNames {
+    pub(crate) lock: String,
+    pub(crate) counter: String,
+    /// Which of the sixteen tags; 0 where there is only one prefix.
+    pub(crate) tag: u8,
+}
+
+impl Names {
+    /// Validates the prefix. `cluster` spreads an untagged prefix over sixteen slots.
+    pub(crate) fn new(prefix: &str, cluster: bool) -> Result<Self> {
+        let prefix = prefix.trim_end_matches(':');
+        if prefix.chars().any(char::is_control) {
+            return Err(
+                LockError::invalid("the prefix contains a control character").with_hint("use printable characters")
+            );
+        }
+        if prefix.split(':').any(|part| part == "fence" || part == "id") {
+            return Err(LockError::invalid(
+                "a part of the prefix is `fence` or `id`, where another prefix keeps its counters",
+            )
+            .with_hint("use another word between the colons"));
+        }
+        let prefixes: Vec<String> = if cluster && hash_tag(prefix).is_none() {
+            if prefix.contains(['{', '}']) {
+                return Err(LockError::invalid("the prefix has a brace but no hash tag")
+                    .with_hint("write the whole prefix in braces, such as {app}, or use none"));
+            }
+            (0..16).map(|tag| format!("{{{prefix}:{tag:x}}}")).collect()
+        } else {
+            vec![prefix.to_owned()]
+        };
+        let names = Self { prefixes };
+        // The longest key: a prefix that leaves no room is found here and not at the first lock.
+        names.of(&Key::new("k".repeat(Key::MAX_BYTES))?)?;
+        Ok(names)
+    }
+
+    /// The names of a key.
+    pub(crate) fn of(&self, key: &Key) -> Result<KeyNames> {
+        let tag = self.tag_of(key);
+        let prefix = self.prefix(tag);
+        refuse_reserved(prefix, key)?;
+        let lock = lock_key(prefix, key, LIMIT)?;
+        let counter = fence_key(prefix, &lock, LIMIT)?;
+        Ok(KeyNames { lock, counter, tag })
+    }
+
+    /// The name of the lock alone.
+    pub(crate) fn lock(&self, key: &Key) -> Result<String> {
+        let prefix = self.prefix(self.tag_of(key));
+        refuse_reserved(prefix, key)?;
+        lock_key(prefix, key, LIMIT)
+    }
+
+    /// The name of the index of an id.
+    pub(crate) fn index(&self, lock_id: &LockId) -> String {
+        let prefix = self.prefix(lock_id.tag());
+        if prefix.is_empty() {
+            return format!("id:{}", lock_id.as_str());
+        }
+        format!("{prefix}:id:{}", lock_id.as_str())
+    }
+
+    /// A fresh id that leads to the key's slot.
+    pub(crate) fn lock_id(&self, key: &Key) -> LockId {
+        if self.is_tagged() { LockId::random_with_tag(self.tag_of(key)) } else { LockId::random() }
+    }
+
+    /// Whether this id can belong to a lock with this tag.
+    pub(crate) fn accepts(&self, lock_id: &LockId, tag: u8) -> bool {
+        !self.is_tagged() || lock_id.tag() == tag
+    }
+
+    /// Every prefix in use, for scans.
+    pub(crate) fn prefixes(&self) -> &[String] {
+        &self.prefixes
+    }
+
+    /// Whether a stored name is a lock's, and not an index or a counter.
+    pub(crate) fn is_lock(&self, name: &str) -> bool {
+        self.prefixes.iter().any(|prefix| {
+            let rest = if prefix.is_empty() {
+                Some(name)
+            } else {
+                name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(':'))
+            };
+            rest.is_some_and(|rest| !rest.starts_with("fence:") && !is_index(rest))
+        })
+    }
+
+    fn is_tagged(&self) -> bool {
+        self.prefixes.len() > 1
+    }
+
+    fn tag_of(&self, key: &Key) -> u8 {
+        if !self.is_tagged() {
+            return 0;
+        }
+        let hash = key.hash().to_string();
+        u8::from_str_radix(&hash[..1], 16).unwrap_or(0)
+    }
+
+    fn prefix(&self, tag: u8) -> &str {
+        self.prefixes.get(usize::from(tag)).unwrap_or(&self.prefixes[0])
+    }
+}
+
+/// A key whose lock would be another lock's index or counter could stop that lock from ever being acquired.
+fn refuse_reserved(prefix: &str, key: &Key) -> Result<()> {
+    let name = key.as_str();
+    let shortened_counter = prefix.len() > PREFIX_WITH_PLAIN_COUNTERS
+        && name.len() == 24
+        && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if name.starts_with("fence:") || is_index(name) || shortened_counter {
+        return Err(LockError::invalid("redis keeps its indexes and counters under this key")
+            .with_hint("choose a key that does not start with `fence:` or with `id:` and 22 characters")
+            .with_key(key));
+    }
+    Ok(())
+}
+
+fn is_index(name: &str) -> bool {
+    name.strip_prefix("id:").is_some_and(|id| LockId::parse(id).is_ok())
+}
+
+/// The part of a name that decides its slot, if it names one in braces.
+fn hash_tag(name: &str) -> Option<&str> {
+    let (_, rest) = name.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
+/// The cluster slot of a name: CRC-16 (XMODEM) of its tag, or of all of it.
+pub(crate) fn slot(name: &str) -> u16 {
+    let hashed = hash_tag(name).unwrap_or(name);
+    let crc = hashed.bytes().fold(0_u16, |crc, byte| {
+        (0..8)
+            .fold(crc ^ (u16::from(byte) << 8), |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 })
+    });
+    crc % 16_384
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::new(name).unwrap()
+    }
+
+    #[test]
+    fn names_are_those_of_the_original() {
+        let names = Names::new("syncguard", false).unwrap();
+        let of = names.of(&key("resource:123")).unwrap();
+        assert_eq!(of.lock, "syncguard:resource:123");
+        assert_eq!(of.counter, "syncguard:fence:syncguard:resource:123");
+        let id = LockId::parse("AAAAAAAAAAAAAAAAAAAAAA").unwrap();
+        assert_eq!(names.index(&id), "syncguard:id:AAAAAAAAAAAAAAAAAAAAAA");
+        assert_eq!(Names::new("", false).unwrap().index(&id), "id:AAAAAAAAAAAAAAAAAAAAAA");
+    }
+
+    #[test]
+    fn keys_in_the_namespaces_of_indexes_and_counters_are_refused() {
+        let names = Names::new("syncguard", false).unwrap();
+        for reserved in ["id:AAAAAAAAAAAAAAAAAAAAAA", "fence:syncguard:foo", "fence:x"] {
+            assert!(names.of(&key(reserved)).is_err(), "{reserved}");
+            assert!(names.lock(&key(reserved)).is_err(), "{reserved}");
+        }
+        for fine in ["id:short", "id:", "fence", "fences:x", "id:AAAAAAAAAAAAAAAAAAAAA+", "foo"] {
+            assert!(names.of(&key(fine)).is_ok(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn on_a_cluster_the_three_names_share_a_slot_and_the_id_knows_it() {
+        let names = Names::new("app", true).unwrap();
+        let mut tags = std::collections::HashSet::new();
+        for number in 0..200 {
+            let key = key(&format!("job{{{number}}}"));
+            let of = names.of(&key).unwrap();
+            let id = names.lock_id(&key);
+            assert_eq!(slot(&of.lock), slot(&of.counter));
+            assert_eq!(slot(&of.lock), slot(&names.index(&id)));
+            assert!(names.accepts(&id, of.tag));
+            tags.insert(of.tag);
+        }
+        assert_eq!(tags.len(), 16);
+    }
+
+    #[test]
+    fn a_tagged_prefix_keeps_everything_in_one_slot() {
+        let names = Names::new("{app}", true).unwrap();
+        assert_eq!(names.prefixes(), ["{app}"]);
+        assert_eq!(slot(&names.lock(&key("a")).unwrap()), slot("app"));
+    }
+
+    #[test]
+    fn prefixes_that_could_reach_a_counter_are_refused() {
+        for bad in ["fence", "app:fence:app", "app:id", "a\nb", &"p".repeat(960)] {
+            assert!(Names::new(bad, false).is_err(), "{bad}");
+        }
+        assert!(Names::new("a{b", true).is_err());
+        for fine in ["", "app", "app:", "a*b", "{app}", &"p".repeat(900)] {
+            assert!(Names::new(fine, false).is_ok(), "{fine}");
+        }
+        let long = Names::new(&"p".repeat(228), false).unwrap();
+        assert!(long.of(&key("0123456789abcdef01234567")).is_err());
+    }
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        assert_eq!(slot("123456789"), 0x31C3);
+        assert_eq!(slot("a{foo}b"), slot("foo"));
+    }
+
+    #[test]
+    fn a_scan_tells_locks_from_indexes_and_counters() {
+        let names = Names::new("app", false).unwrap();
+        assert!(names.is_lock("app:job") && names.is_lock("app:id:short"));
+        for other in ["app:id:AAAAAAAAAAAAAAAAAAAAAA", "app:fence:app:job", "other:job", "application:job"] {
+            assert!(!names.is_lock(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What can a user choose about the Redis backend?
+//!
+//! Everything a URL can say, as a builder. The URL's grammar is in [`url`](crate::url); both end in one validated [`RedisOptions`].
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use syncguard_core::{LockError, Result};
+
+use crate::names::Names;
+use crate::url;
+
+/// Where the server is and how to use it. `Debug` shows no password.
+///
+/// ```
+/// use std::time::Duration;
+/// use syncguard_redis::RedisOptions;
+///
+/// let options = RedisOptions::from_url("redis://:secret@127.0.0.1/0?prefix=app")?.timeout(Duration::from_secs(2));
+/// assert!(!format!("{options:?}").contains("secret"));
+/// # Ok::<(), syncguard_core::LockError>(())
+/// ```
+#[derive(Clone)]
+pub struct RedisOptions {
+    pub(crate) topology: Topology,
+    pub(crate) login: Login,
+    /// For the sentinels themselves, which have users of their own.
+    pub(crate) sentinel_login: Login,
+    pub(crate) tls: Option<TlsOptions>,
+    pub(crate) prefix: String,
+    pub(crate) timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) connections: usize,
+    pub(crate) wake: bool,
+    pub(crate) cleanup_in_is_locked: bool,
+    pub(crate) fence_floor: bool,
+    pub(crate) wait_replicas: Option<WaitReplicas>,
+    /// Names spread over hash tags although the topology does not say so: for a connection that is brought along.
+    pub(crate) cluster_names: bool,
+}
+
+/// How the servers are arranged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    Single(Address),
+    Sentinel { sentinels: Vec<Address>, master: String },
+    Cluster(Vec<Address>),
+}
+
+/// One server's address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Address {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: i64,
+}
+
+/// Which certificates count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlsOptions {
+    /// Trusted instead of the system's roots.
+    pub(crate) ca: Option<PathBuf>,
+    /// Shown to the server: certificate chain and private key.
+    pub(crate) client: Option<(PathBuf, PathBuf)>,
+}
+
+/// How many replicas must have a lock before it is given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitReplicas {
+    pub(crate) count: u32,
+    pub(crate) timeout: Duration,
+}
+
+impl Default for RedisOptions {
+    /// `redis://127.0.0.1:6379/0`
+    fn default() -> Self {
+        Self::of(Topology::Single(Address::Tcp { host: "127.0.0.1".to_owned(), port: 6379 }))
+    }
+}
+
+impl RedisOptions {
+    pub(crate) fn of(topology: Topology) -> Self {
+        Self {
+            topology,
+            login: Login::default(),
+            sentinel_login: Login::default(),
+            tls: None,
+            prefix: "syncguard".to_owned(),
+            timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(2),
+            connections: 2,
+            wake: true,
+            cleanup_in_is_locked: false,
+            fence_floor: false,
+            wait_replicas: None,
+            cluster_names: false,
+        }
+    }
+
+    /// Reads a URL with all its options; `docs/backends/redis.md` lists them.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for an unknown scheme or option (the hint names the known
+    /// ones) and for a malformed part. No message repeats the URL.
+    pub fn from_url(url: &str) -> Result<Self> {
+        url::parse(url)
+    }
+
+    /// What every stored name starts with. `syncguard` by default.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long one operation may take. 5 s by default; operations with a ttl use at most a third of it, but at least 1 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long making a connection may take, TLS and log-in included. 2 s by default.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How many connections the operations share. 2 by default; more rarely help.
+    #[must_use]
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// Whether releases are published and waiters listen. On by default.
+    #[must_use]
+    pub fn wake(mut self, wake: bool) -> Self {
+        self.wake = wake;
+        self
+    }
+
+    /// Whether `is_locked` also removes the key's lock if it has been dead for 2 s. Off by default.
+    #[must_use]
+    pub fn cleanup_in_is_locked(mut self, cleanup: bool) -> Self {
+        self.cleanup_in_is_locked = cleanup;
+        self
+    }
+
+    /// Whether a fence is at least the server's clock in milliseconds, so that even a lost counter cannot repeat one.
+    /// Off by default: the first fence of a key is then not 1, and the clock must not run behind.
+    #[must_use]
+    pub fn fence_floor_clock(mut self, floor: bool) -> Self {
+        self.fence_floor = floor;
+        self
+    }
+
+    /// Gives a lock out only after `count` replicas have it; otherwise it is given back and acquire fails.
+    #[must_use]
+    pub fn wait_replicas(mut self, count: u32, timeout: Duration) -> Self {
+        self.wait_replicas = Some(WaitReplicas { count, timeout });
+        self
+    }
+
+    /// Spreads the stored names over sixteen hash tags, as `redis+cluster://` does. Needed only for a cluster connection that
+    /// is [brought along](crate::RedisBackend::from_connection) with a prefix that has no hash tag.
+    #[must_use]
+    pub fn cluster_names(mut self, cluster: bool) -> Self {
+        self.cluster_names = cluster;
+        self
+    }
+
+    pub(crate) fn names(&self) -> Result<Names> {
+        Names::new(&self.prefix, self.cluster_names || matches!(self.topology, Topology::Cluster(_)))
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        if self.timeout.is_zero() || self.connect_timeout.is_zero() {
+            return Err(LockError::invalid("a timeout is zero").with_hint("every call needs a positive bound"));
+        }
+        if !(1..=64).contains(&self.connections) {
+            return Err(LockError::invalid("`connections` is not within 1..=64").with_hint("2 is the default"));
+        }
+        if let Some(wait) = self.wait_replicas
+            && (wait.count == 0 || wait.timeout.is_zero() || wait.timeout >= self.timeout)
+        {
+            return Err(LockError::invalid("`wait_replicas` needs a count, and a `wait_timeout` below `timeout`")
+                .with_hint("for example: wait_replicas=1&wait_timeout=500ms"));
+        }
+        Ok(())
+    }
+}
+
+impl Topology {
+    /// Whether nothing leaves this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Self::Single(address) => address.is_local(),
+            Self::Sentinel { sentinels: addresses, .. } | Self::Cluster(addresses) => {
+                addresses.iter().all(Address::is_local)
+            }
+        }
+    }
+}
+
+impl Address {
+    /// Whether nothing leaves this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp { host, .. } => {
+                host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let password = self.password.as_ref().map(|_| "***");
+        f.debug_struct("Login")
+            .field("user", &self.user)
+            .field("password", &password)
+            .field("database", &self.database)
+            .finish()
+    }
+}
+
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisOptions")
+            .field("topology", &self.topology)
+            .field("login", &self.login)
+            .field("tls", &self.tls)
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,240 @@
+//! What do the scripts answer?
+//!
+//! Every reply is checked: a server that is broken, hostile or in step with another request must not become a lock.
+
+use redis::Value;
+use serde_json::Value as Json;
+use syncguard_core::time::is_live;
+use syncguard_core::{
+    AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Fence, Key, Lease, LockError, LockId, LockInfo,
+    ReleaseOutcome, Result, Timestamp,
+};
+
+/// Stored values above this size are not parsed.
+const MAX_VALUE_BYTES: usize = 64 * 1024;
+
+/// The answer of `acquire.lua`.
+pub(crate) enum AcquireReply {
+    Decided(AcquireOutcome),
+    /// A dead holder's index must be declared first.
+    Dead(String),
+}
+
+pub(crate) fn acquire(reply: &Value) -> Result<AcquireReply> {
+    match reply {
+        Value::Int(wait) if *wait < 0 => {
+            let free_in = std::time::Duration::from_millis(wait.unsigned_abs());
+            Ok(AcquireReply::Decided(AcquireOutcome::Contended(Contention { free_in: Some(free_in) })))
+        }
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::Int(fence), Value::Int(expires_at)] if *expires_at > 0 => {
+                let fence = Fence::new(u64::try_from(*fence).unwrap_or(0))?;
+                let expires_at = Timestamp::from_millis(*expires_at);
+                Ok(AcquireReply::Decided(AcquireOutcome::Acquired(Lease { fence, expires_at })))
+            }
+            _ => Err(unexpected()),
+        },
+        Value::BulkString(id) => Ok(AcquireReply::Dead(text(id)?.to_owned())),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The answer of `release.lua`: the outcome, and how many listeners were told (`None` when telling is not permitted).
+pub(crate) fn release(reply: &Value) -> Result<(ReleaseOutcome, Option<u64>)> {
+    match reply {
+        Value::Int(-3) => Ok((ReleaseOutcome::Released, None)),
+        Value::Int(told) if *told >= 1 => Ok((ReleaseOutcome::Released, u64::try_from(told - 1).ok())),
+        Value::Int(code) => Ok((ReleaseOutcome::Absent(Some(absent(*code)?)), Some(0))),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The answer of `extend.lua`.
+pub(crate) fn extend(reply: &Value) -> Result<ExtendOutcome> {
+    match reply {
+        Value::Int(expires_at) if *expires_at > 0 => {
+            Ok(ExtendOutcome::Extended { expires_at: Timestamp::from_millis(*expires_at) })
+        }
+        Value::Int(code) => Ok(ExtendOutcome::Absent(Some(absent(*code)?))),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The answer of `purge.lua`.
+pub(crate) fn purged(reply: &Value) -> Result<bool> {
+    match reply {
+        Value::Int(count @ 0..=1) => Ok(*count == 1),
+        _ => Err(unexpected()),
+    }
+}
+
+fn absent(code: i64) -> Result<AbsentReason> {
+    match code {
+        0 | -1 => Ok(AbsentReason::NotFound),
+        -2 => Ok(AbsentReason::Expired),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The answer of `lookup.lua`: the stored value and the time.
+pub(crate) fn found(reply: &Value) -> Result<Option<(Stored, Timestamp)>> {
+    match reply {
+        Value::Nil => Ok(None),
+        Value::Array(parts) => match parts.as_slice() {
+            [value, seconds, micros] => {
+                let now = clock(seconds, micros)?;
+                Ok(Stored::parse(value)?.map(|stored| (stored, now)))
+            }
+            _ => Err(unexpected()),
+        },
+        _ => Err(unexpected()),
+    }
+}
+
+/// The answer of `TIME`.
+pub(crate) fn time(reply: &Value) -> Result<Timestamp> {
+    match reply {
+        Value::Array(parts) => match parts.as_slice() {
+            [seconds, micros] => clock(seconds, micros),
+            _ => Err(unexpected()),
+        },
+        _ => Err(unexpected()),
+    }
+}
+
+/// A plain `GET`.
+pub(crate) fn string(reply: &Value) -> Result<Option<String>> {
+    match reply {
+        Value::Nil => Ok(None),
+        Value::BulkString(bytes) => Ok(Some(String::from_utf8_lossy(bytes).into_owned())),
+        _ => Err(unexpected()),
+    }
+}
+
+fn clock(seconds: &Value, micros: &Value) -> Result<Timestamp> {
+    let number = |value: &Value| match value {
+        Value::BulkString(bytes) => text(bytes)?.parse::<i64>().map_err(|_| unexpected()),
+        Value::Int(number) => Ok(*number),
+        _ => Err(unexpected()),
+    };
+    Ok(Timestamp::from_redis_time(number(seconds)?, number(micros)?))
+}
+
+/// A lock as it lies in Redis.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) lock_id: Option<String>,
+    pub(crate) expires_at: Timestamp,
+    json: Json,
+}
+
+impl Stored {
+    /// `None` for nothing; an error for something that is not a lock.
+    pub(crate) fn parse(value: &Value) -> Result<Option<Self>> {
+        let bytes = match value {
+            Value::Nil => return Ok(None),
+            Value::BulkString(bytes) if bytes.len() <= MAX_VALUE_BYTES => bytes,
+            _ => return Err(foreign()),
+        };
+        let json: Json = serde_json::from_slice(bytes).map_err(|_| foreign())?;
+        let expires_at = json.get("expiresAtMs").and_then(millis).ok_or_else(foreign)?;
+        let lock_id = json.get("lockId").and_then(Json::as_str).map(str::to_owned);
+        Ok(Some(Self { lock_id, expires_at, json }))
+    }
+
+    pub(crate) fn is_live(&self, now: Timestamp) -> bool {
+        is_live(self.expires_at, now)
+    }
+
+    /// All of it, for an onlooker. Only asked of a live lock.
+    pub(crate) fn info(&self, now: Timestamp) -> Result<LockInfo> {
+        let field = |name: &str| self.json.get(name).and_then(Json::as_str).ok_or_else(foreign);
+        let key = Key::new(field("key")?).map_err(|_| foreign())?;
+        let lock_id = LockId::parse(field("lockId")?).map_err(|_| foreign())?;
+        let fence = field("fence")?.parse::<Fence>().map_err(|_| foreign())?;
+        let acquired_at = self.json.get("acquiredAtMs").and_then(millis).ok_or_else(foreign)?;
+        Ok(LockInfo::new(key, lock_id, fence, acquired_at, self.expires_at, now))
+    }
+}
+
+/// Whole milliseconds; other programs may have written them as 1.7e+12.
+fn millis(json: &Json) -> Option<Timestamp> {
+    if let Some(number) = json.as_i64() {
+        return Some(Timestamp::from_millis(number));
+    }
+    let number = json.as_f64().filter(|number| number.abs() <= 9_007_199_254_740_991.0 && number.fract() == 0.0)?;
+    format!("{number:.0}").parse().ok().map(Timestamp::from_millis)
+}
+
+fn text(bytes: &[u8]) -> Result<&str> {
+    std::str::from_utf8(bytes).map_err(|_| unexpected())
+}
+
+fn unexpected() -> LockError {
+    LockError::internal("redis answered a script with something else than the script answers")
+        .with_hint("something between this client and redis changes replies, or the server is not redis")
+        .ambiguous()
+}
+
+fn foreign() -> LockError {
+    LockError::internal("the value stored at the lock's key is not a lock")
+        .with_hint("another program writes under this prefix; give one of them another prefix, or delete that value")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn only_the_known_replies_become_a_lock() {
+        let granted = Value::Array(vec![Value::Int(7), Value::Int(1_700_000_000_000)]);
+        assert!(matches!(acquire(&granted).unwrap(), AcquireReply::Decided(AcquireOutcome::Acquired(_))));
+        for bad in [
+            Value::Nil,
+            Value::Okay,
+            Value::Int(0),
+            Value::Int(1),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), bulk("x")]),
+            Value::Array(vec![Value::Int(0), Value::Int(5)]),
+            Value::Array(vec![Value::Int(-3), Value::Int(5)]),
+            Value::Array(vec![Value::Int(900_000_000_000_001), Value::Int(5)]),
+            Value::Array(vec![Value::Int(1), Value::Int(-5)]),
+        ] {
+            assert!(acquire(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn release_and_extend_know_why() {
+        assert_eq!(release(&Value::Int(1)).unwrap(), (ReleaseOutcome::Released, Some(0)));
+        assert_eq!(release(&Value::Int(4)).unwrap(), (ReleaseOutcome::Released, Some(3)));
+        assert_eq!(release(&Value::Int(-3)).unwrap(), (ReleaseOutcome::Released, None));
+        let absent = |reason| ReleaseOutcome::Absent(Some(reason));
+        assert_eq!(release(&Value::Int(0)).unwrap().0, absent(AbsentReason::NotFound));
+        assert_eq!(release(&Value::Int(-1)).unwrap().0, absent(AbsentReason::NotFound));
+        assert_eq!(release(&Value::Int(-2)).unwrap().0, absent(AbsentReason::Expired));
+        assert!(release(&Value::Int(-9)).is_err() && release(&Value::Nil).is_err());
+        assert!(extend(&Value::Int(5)).unwrap().is_extended());
+        assert!(extend(&Value::Okay).is_err());
+    }
+
+    #[test]
+    fn what_is_not_a_lock_is_never_read_as_a_free_one() {
+        for bad in ["not json", "1", "\"x\"", "[]", "null", "{}", r#"{"expiresAtMs":"5"}"#, r#"{"expiresAtMs":1e308}"#]
+        {
+            assert!(Stored::parse(&bulk(bad)).is_err(), "{bad}");
+        }
+        assert!(Stored::parse(&bulk(&format!("{{\"expiresAtMs\":1,\"x\":\"{}\"}}", "y".repeat(70_000)))).is_err());
+        assert!(Stored::parse(&Value::Nil).unwrap().is_none());
+        let negative = Stored::parse(&bulk(r#"{"expiresAtMs":-5}"#)).unwrap().unwrap();
+        assert!(!negative.is_live(Timestamp::from_millis(1_700_000_000_000)));
+        let floating = Stored::parse(&bulk(r#"{"expiresAtMs":1.7e12}"#)).unwrap().unwrap();
+        assert_eq!(floating.expires_at.as_millis(), 1_700_000_000_000);
+    }
+}

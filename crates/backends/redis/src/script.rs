@@ -1,0 +1,61 @@
+//! Which programs run inside the server?
+//!
+//! One per operation, in `scripts/*.lua`. They are called by their SHA; when the server has forgotten one (restart, `SCRIPT FLUSH`,
+//! failover) it is sent in full, which also makes the server remember it.
+
+use std::sync::LazyLock;
+
+/// One script with its SHA.
+pub(crate) struct Script {
+    pub(crate) source: String,
+    pub(crate) sha: String,
+}
+
+impl Script {
+    fn new(parts: &[&str]) -> Self {
+        // Comments explain the scripts to people; the server would parse and keep them for nothing.
+        let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim);
+        let source: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("--")).collect();
+        let source = source.join("\n");
+        let sha = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, sha }
+    }
+}
+
+macro_rules! scripts {
+    ($($name:ident = $($part:literal),+;)+) => {
+        $(pub(crate) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(&[$(include_str!(concat!("../scripts/", $part))),+]));)+
+    };
+}
+
+scripts! {
+    ACQUIRE = "common.lua", "acquire.lua";
+    RELEASE = "common.lua", "release.lua";
+    EXTEND = "common.lua", "extend.lua";
+    LOOKUP = "lookup.lua";
+    PURGE = "common.lua", "purge.lua";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_script_deletes_or_expires_a_counter() {
+        // The counter is KEYS[3], of acquire alone.
+        for script in [&*ACQUIRE, &*RELEASE, &*EXTEND, &*LOOKUP, &*PURGE] {
+            for line in script.source.lines().filter(|line| line.contains("KEYS[3]")) {
+                assert!(["'GET'", "'INCR'", "'INCRBY'"].iter().any(|allowed| line.contains(allowed)), "{line}");
+            }
+        }
+        assert!(ACQUIRE.source.contains("'INCR', KEYS[3]"));
+    }
+
+    #[test]
+    fn a_script_is_named_by_the_sha_of_what_is_sent() {
+        assert_eq!(ACQUIRE.sha.len(), 40);
+        assert_ne!(ACQUIRE.sha, RELEASE.sha);
+        assert!(!ACQUIRE.source.contains("--"));
+    }
+}
