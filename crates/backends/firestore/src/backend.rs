@@ -10,13 +10,15 @@ use std::sync::Arc;
 use syncguard_core::time::{Clock, free_in, is_live};
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Fence, HealthReport, Key, Lease,
-    LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl,
+    LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl, WakeHint,
 };
 
 use crate::attempt::Attempt;
 use crate::document::{Ids, NewLock, StoredCounter, StoredLock, expect_key, write_counter};
+use crate::error::RpcError;
+use crate::listen::Listener;
 use crate::options::FirestoreBuilder;
-use crate::rpc::{Read, Rpc};
+use crate::rpc::{Answer, Rpc};
 use crate::skew::{ClockOffset, Skew};
 
 /// Locks in a Firestore database.
@@ -27,6 +29,7 @@ pub struct FirestoreBackend {
     pub(crate) rpc: Rpc,
     pub(crate) options: FirestoreBuilder,
     pub(crate) skew: Arc<Skew>,
+    listener: Listener,
 }
 
 impl fmt::Debug for FirestoreBackend {
@@ -56,7 +59,8 @@ impl FirestoreBackend {
         options.check()?;
         let skew = Arc::new(Skew::default());
         let rpc = Rpc::new(&options, skew.clone())?;
-        Ok(Self { rpc, options, skew })
+        let listener = Listener::new(rpc.clone());
+        Ok(Self { rpc, options, skew, listener })
     }
 
     /// How far the server's clock is from this machine's, by the best of the recent answers; `None` before the first.
@@ -117,7 +121,7 @@ impl FirestoreBackend {
 
     async fn read_lock(&self, key: &Key) -> Result<Option<StoredLock>> {
         let name = self.lock_name(&Ids::of(key)?);
-        let read = self.rpc.read([name], self.begin().deadline).await.map_err(|error| error.into_lock_error())?;
+        let read = self.rpc.read([name], self.begin().deadline).await.map_err(RpcError::into_lock_error)?;
         let [document] = read.documents;
         let Some(document) = document else { return Ok(None) };
         let lock = StoredLock::read(document)?;
@@ -142,7 +146,7 @@ struct Grant {
 }
 
 /// What the two documents mean for somebody who wants the lock now.
-fn decide(read: Read<2>, request: AcquireRequest<'_>, now: Timestamp, floor: bool) -> Result<Decision> {
+fn decide(read: Answer<2>, request: AcquireRequest<'_>, now: Timestamp, floor: bool) -> Result<Decision> {
     let [lock, counter] = read.documents;
     let lock = lock.map(StoredLock::read).transpose()?;
     if let Some(held) = &lock {
@@ -232,6 +236,13 @@ impl LockBackend for FirestoreBackend {
 
     async fn purge_expired(&self) -> Result<u64> {
         self.purge().await
+    }
+
+    async fn wake(&self, key: &Key) -> WakeHint {
+        match Ids::of(key) {
+            Ok(ids) => self.listener.wake(&self.lock_name(&ids)).await,
+            Err(_) => WakeHint::never(),
+        }
     }
 
     async fn health(&self) -> HealthReport {

@@ -93,7 +93,7 @@ impl StoredCounter {
 /// Refuses to let two keys become one lock.
 ///
 /// A key that is 24 hexadecimal digits can equal the hashed id of another key. Refusing all such keys would refuse
-/// every MongoDB id; the stored key tells the rare real clash.
+/// every 24-digit database id; the stored key tells the rare real clash.
 pub(crate) fn expect_key(stored: &Key, asked: &Key) -> Result<()> {
     if stored == asked {
         return Ok(());

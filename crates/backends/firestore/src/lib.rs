@@ -23,6 +23,7 @@ mod backend;
 mod document;
 mod error;
 mod health;
+mod listen;
 mod options;
 mod owned;
 mod rpc;

@@ -74,7 +74,7 @@ impl Rpc {
         &self,
         names: [String; N],
         deadline: Instant,
-    ) -> Result<Read<N>, RpcError> {
+    ) -> Result<Answer<N>, RpcError> {
         bounded(deadline, async {
             let message = proto::BatchGetDocumentsRequest {
                 database: self.database.clone(),
@@ -106,7 +106,7 @@ impl Rpc {
                 return Err(RpcError::new(Kind::BadReply));
             }
             let offset = read_time.as_ref().map(|time| self.skew.observe(sent, time, &*self.clock));
-            Ok(Read { documents, read_time, offset })
+            Ok(Answer { documents, read_time, offset })
         })
         .await
     }
@@ -202,7 +202,7 @@ impl Rpc {
 }
 
 /// Documents read by name, and the server's time.
-pub(crate) struct Read<const N: usize> {
+pub(crate) struct Answer<const N: usize> {
     pub(crate) documents: [Option<proto::Document>; N],
     pub(crate) read_time: Option<prost_types::Timestamp>,
     /// What this very answer says about the clocks.

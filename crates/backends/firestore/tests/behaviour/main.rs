@@ -1,0 +1,13 @@
+//! What does this backend promise beyond the contract?
+#![allow(clippy::unwrap_used)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod calls;
+mod clocks;
+mod duplicates;
+mod faults;
+mod layout;
+mod races;
+mod wakes;

@@ -1,0 +1,113 @@
+//! What happens when many want the same thing at once?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::common::{Project, key, request, take, ttl};
+use syncguard_core::{AcquireOutcome, Clock, LockBackend, LockId, Locker, ReleaseOutcome, SystemClock};
+use tokio::task::JoinSet;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_twenty_racing_acquirers_one_wins_in_well_under_a_second() {
+    let project = Project::start().await;
+    let mut backends = Vec::new();
+    for _ in 0..20 {
+        let backend = project.backend().await;
+        // Connected before the race, so that the race is about the key.
+        backend.is_locked(&key("other")).await.unwrap();
+        backends.push(backend);
+    }
+    let started = SystemClock.boot();
+
+    let mut racers = JoinSet::new();
+    for backend in backends {
+        racers.spawn(async move { backend.acquire(request(&key("k"), &LockId::random(), 30_000)).await });
+    }
+    let outcomes: Vec<_> = racers.join_all().await.into_iter().map(Result::unwrap).collect();
+
+    let took = SystemClock.boot().since(started);
+    let won = outcomes.iter().filter(|outcome| matches!(outcome, AcquireOutcome::Acquired(_))).count();
+    assert_eq!((won, outcomes.len()), (1, 20));
+    println!("20 racing acquirers: {took:?}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_workers_with_twenty_five_cycles_get_dense_fences() {
+    let project = Project::start().await;
+    let started = SystemClock.boot();
+    let mut workers = JoinSet::new();
+    for _ in 0..8 {
+        let locker = Locker::new(project.backend().await);
+        workers.spawn(async move {
+            let mut fences = Vec::new();
+            for _ in 0..25 {
+                let guard = locker.lock("k").timeout(Duration::from_secs(60)).unlimited_retries().acquire().await;
+                let guard = guard.unwrap();
+                fences.push(guard.fence().get());
+                guard.release().await.unwrap();
+            }
+            fences
+        });
+    }
+    let mut fences: Vec<u64> = workers.join_all().await.into_iter().flatten().collect();
+
+    println!("8 workers x 25 cycles: {:?}", SystemClock.boot().since(started));
+    fences.sort_unstable();
+    assert_eq!(fences, (1..=200).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn releases_of_different_locks_at_once_need_no_second_try() {
+    let project = Project::start().await;
+    let backend = Arc::new(project.backend().await);
+    let mut ids = Vec::new();
+    for number in 0..16 {
+        ids.push(take(&*backend, &format!("k{number}")).await.0);
+    }
+    project.faults.reset_calls();
+
+    let mut releases = JoinSet::new();
+    for id in ids {
+        let backend = backend.clone();
+        releases.spawn(async move { backend.release(&id).await.unwrap() });
+    }
+
+    assert!(releases.join_all().await.into_iter().all(|outcome| outcome == ReleaseOutcome::Released));
+    // A release that waited for another one, or lost against it, would have asked twice.
+    assert_eq!(project.faults.calls(), [("Commit".to_owned(), 16), ("RunQuery".to_owned(), 16)]);
+}
+
+#[tokio::test]
+async fn a_release_goes_ahead_while_another_one_is_stuck() {
+    let project = Project::start().await;
+    let backend = Arc::new(project.backend().await);
+    let (stuck, _) = take(&*backend, "stuck").await;
+    let (free, _) = take(&*backend, "free").await;
+    project.faults.next("Commit", super::common::Fault::Delay(Duration::from_secs(2)));
+    let slow = tokio::spawn({
+        let backend = backend.clone();
+        async move { backend.release(&stuck).await }
+    });
+    while project.faults.fired() == 0 {
+        tokio::task::yield_now().await;
+    }
+
+    assert_eq!(backend.release(&free).await.unwrap(), ReleaseOutcome::Released);
+
+    assert!(!slow.is_finished(), "the stuck one is still stuck");
+    assert_eq!(slow.await.unwrap().unwrap(), ReleaseOutcome::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extend_and_a_release_at_once_end_with_no_lock() {
+    let project = Project::start().await;
+    let backend = Arc::new(project.backend().await);
+    for _ in 0..30 {
+        let (id, _) = take(&*backend, "k").await;
+        let (extended, released) = tokio::join!(backend.extend(&id, ttl(30_000)), backend.release(&id));
+        extended.unwrap();
+        assert_eq!(released.unwrap(), ReleaseOutcome::Released);
+        assert!(!backend.is_locked(&key("k")).await.unwrap());
+    }
+}
