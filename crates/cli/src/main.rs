@@ -1,2 +1,121 @@
-//! Stub.
-fn main() {}
+//! How does a lock get around a command?
+//!
+//! `syncguard run KEY -- COMMAND` takes a lock, runs the command while it is held and renewed, stops the command if the lock
+//! is lost, and gives the lock back. [`run`] is that story; the other commands are in [`commands`]. Codes are in
+//! [`exit`], words in [`messages`], the choice of a backend in [`config`].
+
+mod args;
+mod commands;
+mod config;
+mod exit;
+mod logging;
+mod messages;
+mod output;
+mod run;
+mod signals;
+mod taking;
+mod values;
+
+use std::process::ExitCode;
+
+use anstream::ColorChoice;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::args::{Cli, Color, Command};
+use crate::exit::Failure;
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let (cli, url_on_command_line) = match parse() {
+        Ok(parsed) => parsed,
+        Err(error) => return ExitCode::from(usage_error(&error)),
+    };
+    if let Command::Watchdog(args) = &cli.command {
+        return run::watchdog::guard(args.group);
+    }
+    let output = Output {
+        json: cli.global.json,
+        quiet: cli.global.quiet,
+        verbose: cli.global.verbose,
+        color: match cli.global.color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+        },
+        stdout_is_the_childs: matches!(cli.command, Command::Run(_)),
+    };
+    let ending = logging::start(&cli.global, output).and_then(|()| carry_out(cli, url_on_command_line, output));
+    match ending {
+        Ok(Ending::Code(code)) => ExitCode::from(code),
+        Ok(Ending::Signal(signal)) => signals::die_from(signal),
+        Err(failure) => {
+            output.failure(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// How the command ends when nothing needs to be said.
+pub(crate) enum Ending {
+    Code(u8),
+    /// The child died from it, and our parent should see the same.
+    Signal(rustix::process::Signal),
+}
+
+fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Ending, Failure> {
+    // One thread: the child is started from the main thread, which the kernel ties its death to (PR_SET_PDEATHSIG).
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(exit::INTERNAL, "internal", format!("cannot start the runtime: {error}")))?;
+    let global = &cli.global;
+    let resolve = || config::resolve(global, url_on_command_line, output);
+    let ending = runtime.block_on(async {
+        match cli.command {
+            Command::Run(args) => run::run(*args, resolve, output).await,
+            Command::Acquire(args) => commands::acquire::acquire(args, &resolve()?, output).await.map(Ending::Code),
+            Command::Extend(args) => commands::extend::extend(args, resolve, output).await.map(Ending::Code),
+            Command::Release(args) => commands::release::release(args, resolve, output).await.map(Ending::Code),
+            Command::Status(args) => commands::status::status(args, resolve, output).await.map(Ending::Code),
+            Command::Doctor(args) => commands::doctor::doctor(&args, &resolve()?, output).await.map(Ending::Code),
+            Command::Watchdog(_) => Ok(Ending::Code(exit::INTERNAL)),
+        }
+    });
+    // A driver's thread that hangs in a system call must not keep us from exiting.
+    runtime.shutdown_background();
+    ending
+}
+
+fn parse() -> Result<(Cli, bool), clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let in_subcommand = matches.subcommand().and_then(|(_, matches)| matches.value_source("url"));
+    let url_on_command_line = [matches.value_source("url"), in_subcommand].contains(&Some(ValueSource::CommandLine));
+    Ok((Cli::from_arg_matches(&matches)?, url_on_command_line))
+}
+
+/// clap's own message on the right stream, with our exit code, and with nothing in it that a terminal would obey.
+fn usage_error(error: &clap::Error) -> u8 {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let _ = error.print();
+        return exit::OK;
+    }
+    let text = error.render().to_string();
+    let shown: Vec<String> = text.trim_end().lines().map(output::escape).collect();
+    let json = std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json");
+    let output = Output {
+        json,
+        quiet: false,
+        verbose: 0,
+        color: ColorChoice::Auto,
+        stdout_is_the_childs: std::env::args_os().nth(1).is_some_and(|word| word == "run"),
+    };
+    if json {
+        let first = shown.first().map_or("", |line| line.strip_prefix("error: ").unwrap_or(line));
+        output.failure(&Failure::usage(first).hint("see syncguard --help"));
+    } else {
+        output.stderr(&shown.join("\n"));
+    }
+    exit::USAGE
+}

@@ -1,0 +1,46 @@
+//! Is it held, by whom, since when, until when?
+
+use serde::Serialize;
+use syncguard::{LockBackend, LockInfo, Lookup};
+
+use crate::args::StatusArgs;
+use crate::config::Backend;
+use crate::exit::{self, Failure, Stage};
+use crate::messages::{self, Holder};
+use crate::output::{Output, escape};
+
+#[derive(Serialize)]
+struct Status {
+    locked: bool,
+    #[serde(flatten)]
+    info: Option<LockInfo>,
+}
+
+pub(crate) async fn status(
+    args: StatusArgs,
+    resolve: impl FnOnce() -> Result<Backend, Failure>,
+    output: Output,
+) -> Result<u8, Failure> {
+    let lock_id = args.id.as_deref().map(super::parse_lock_id).transpose()?;
+    let query = match (&args.key, &lock_id) {
+        (Some(key), _) => Lookup::Key(key),
+        (None, Some(id)) => Lookup::LockId(id),
+        (None, None) => return Err(Failure::usage("neither KEY nor --id is given")),
+    };
+    let locker = super::open(&resolve()?).await?;
+    let found = locker.backend().lookup(query).await.map_err(|error| Failure::from_lock(&error, Stage::Operating))?;
+    let code = if found.is_some() { exit::OK } else { exit::NO };
+    if output.json {
+        output.object(&Status { locked: found.is_some(), info: found });
+        return Ok(code);
+    }
+    let name = args.key.as_ref().map_or_else(|| "the lock of this id".to_owned(), |key| escape(key.as_str()));
+    match found {
+        Some(info) => {
+            let lines = messages::describe(&Holder { info, renewed: false });
+            output.data(&format!("{name} is locked\n  {}", lines.join("\n  ")));
+        }
+        None => output.data(&format!("{name} is free")),
+    }
+    Ok(code)
+}

@@ -1,0 +1,371 @@
+//! Which backend is meant?
+//!
+//! `--url`, `SYNCGUARD_URL`, `--url-file`, the user's config file, the machine's, and at last the embedded store of this
+//! machine. Never a file of the current directory: a checkout must not decide where its deployment locks. Whatever could
+//! send two hosts to two different stores without anybody noticing (an empty variable, a misspelt one, two answers at once) is
+//! refused instead of guessed.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use syncguard::{RedactedUrl, Scheme};
+
+use crate::args::Global;
+use crate::exit::Failure;
+use crate::output::{Output, escape};
+
+/// A backend that was chosen, and by what.
+#[derive(Clone)]
+pub(crate) struct Backend {
+    pub(crate) url: String,
+    pub(crate) scheme: Scheme,
+    source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    CommandLine,
+    Variable,
+    File(PathBuf),
+    Default(PathBuf),
+}
+
+/// Where the locks must be visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Require {
+    Remote,
+    Local,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigFile {
+    url: Option<String>,
+    url_file: Option<PathBuf>,
+    require: Option<Require>,
+}
+
+/// Chooses the backend, or says what stands in the way.
+pub(crate) fn resolve(global: &Global, url_on_command_line: bool, output: Output) -> Result<Backend, Failure> {
+    refuse_misspelt_variables(env::vars_os().map(|(name, _)| name))?;
+    let mut require = global.require.as_deref().map(parse_require).transpose()?;
+    let found = from_arguments(global, url_on_command_line)?;
+    let backend = match found {
+        Some(backend) => backend,
+        None => match from_config_files(&mut require)? {
+            Some((url, path)) => chosen(url, Source::File(path))?,
+            None => default_store()?,
+        },
+    };
+    if global.require_remote {
+        require = Some(Require::Remote);
+    }
+    check_locality(&backend, require, output)?;
+    warn_of_exposed_password(&backend, output);
+    check_transport(&backend, global.require_tls, output)?;
+    if let Source::Default(path) = &backend.source {
+        make_parent(path)?;
+    }
+    Ok(backend)
+}
+
+fn chosen(url: String, source: Source) -> Result<Backend, Failure> {
+    let scheme = Scheme::of(&url).map_err(|error| Failure::from_lock(&error, crate::exit::Stage::Opening))?;
+    Ok(Backend { url, scheme, source })
+}
+
+fn from_arguments(global: &Global, url_on_command_line: bool) -> Result<Option<Backend>, Failure> {
+    if global.url.is_some() && global.url_file.is_some() {
+        return Err(Failure::config("two backends are given at once: a URL and a file with a URL")
+            .hint("keep one of --url (or SYNCGUARD_URL) and --url-file (or SYNCGUARD_URL_FILE)"));
+    }
+    if let Some(url) = &global.url {
+        let source = if url_on_command_line { Source::CommandLine } else { Source::Variable };
+        if url.trim().is_empty() {
+            let name = if url_on_command_line { "--url" } else { "SYNCGUARD_URL" };
+            return Err(Failure::config(format!("{name} is empty"))
+                .hint("give it a backend URL, or unset it to use the store of this machine"));
+        }
+        return chosen(url.clone(), source).map(Some);
+    }
+    match &global.url_file {
+        Some(path) => {
+            let url = read_url_file(path)?;
+            chosen(url, Source::File(path.clone())).map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+fn read_url_file(path: &Path) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::config(format!("cannot read the URL file {}: {error}", show(path))))?;
+    let url = text.trim();
+    if url.is_empty() || url.contains('\n') {
+        return Err(Failure::config(format!("{} does not hold one URL on one line", show(path))));
+    }
+    Ok(url.to_owned())
+}
+
+fn from_config_files(require: &mut Option<Require>) -> Result<Option<(String, PathBuf)>, Failure> {
+    let user = config_home().map(|home| home.join("syncguard/config.toml"));
+    for path in user.into_iter().chain([PathBuf::from("/etc/syncguard/config.toml")]) {
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(Failure::config(format!("cannot read {}: {error}", show(&path)))),
+        };
+        let config: ConfigFile = toml::from_str(&text).map_err(|error| bad_config(&path, &error))?;
+        *require = require.or(config.require);
+        match (config.url, config.url_file) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::config(format!("{} gives both `url` and `url_file`", show(&path)))
+                    .hint("keep one of them"));
+            }
+            (Some(url), None) => return Ok(Some((url, path))),
+            (None, Some(file)) => return Ok(Some((read_url_file(&file)?, file))),
+            (None, None) => {}
+        }
+    }
+    Ok(None)
+}
+
+// Only the parser's own message: its full form quotes the line, and the line may hold the password.
+fn bad_config(path: &Path, error: &toml::de::Error) -> Failure {
+    Failure::config(format!("{} is not understood: {}", show(path), escape(error.message())))
+        .hint("it may hold `url = \"…\"` or `url_file = \"…\"`, and `require = \"remote\"` or `\"local\"`")
+}
+
+fn parse_require(text: &str) -> Result<Require, Failure> {
+    match text {
+        "remote" => Ok(Require::Remote),
+        "local" => Ok(Require::Local),
+        _ => Err(Failure::config("SYNCGUARD_REQUIRE (or --require) is neither `remote` nor `local`")),
+    }
+}
+
+fn check_locality(backend: &Backend, require: Option<Require>, output: Output) -> Result<(), Failure> {
+    if !backend.scheme.is_local() || require == Some(Require::Local) {
+        return Ok(());
+    }
+    let what = format!("the backend {} is seen by this machine only", RedactedUrl::new(&backend.url));
+    let hint = "set SYNCGUARD_URL to a redis://, postgres:// or firestore:// backend that all hosts share";
+    if require == Some(Require::Remote) {
+        return Err(Failure::config(format!("{what}, and a remote one is required")).hint(hint));
+    }
+    let fleet =
+        ["KUBERNETES_SERVICE_HOST", "CI"].into_iter().find(|name| env::var_os(name).is_some_and(|v| !v.is_empty()));
+    if let Some(name) = fleet {
+        let hint = format!("{hint}; SYNCGUARD_REQUIRE=local says that one machine is meant");
+        output.warn(&format!("{what}, but {name} is set: other runners will not see the lock"), Some(&hint));
+    }
+    Ok(())
+}
+
+fn warn_of_exposed_password(backend: &Backend, output: Output) {
+    if !RedactedUrl::new(&backend.url).has_password() {
+        return;
+    }
+    match &backend.source {
+        Source::CommandLine => output.warn(
+            "the password in --url can be read by every user of this machine (ps)",
+            Some("pass the URL in SYNCGUARD_URL or by --url-file"),
+        ),
+        Source::File(path) if is_world_readable(path) => output.warn(
+            &format!("{} holds a password and can be read by every user of this machine", show(path)),
+            Some(&format!("chmod 600 {}", show(path))),
+        ),
+        _ => {}
+    }
+}
+
+fn is_world_readable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
+}
+
+/// Plaintext beyond this machine is common on private networks, so it is a warning; with `--require-tls` it is refused.
+fn check_transport(backend: &Backend, require_tls: bool, output: Output) -> Result<(), Failure> {
+    if !is_plaintext_to_another_host(&backend.url) {
+        return Ok(());
+    }
+    let what = format!("the connection to {} is not encrypted", RedactedUrl::new(&backend.url));
+    let hint = match backend.scheme {
+        Scheme::Postgres => "add ?sslmode=verify-full to the URL",
+        _ => "use rediss:// (or rediss+cluster://, rediss+sentinel://)",
+    };
+    if require_tls {
+        return Err(Failure::config(format!("{what}, and --require-tls is given")).hint(hint));
+    }
+    if RedactedUrl::new(&backend.url).has_password() {
+        output.warn(&format!("{what}: its password travels in the clear"), Some(hint));
+    }
+    Ok(())
+}
+
+fn is_plaintext_to_another_host(url: &str) -> bool {
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let encrypted = match scheme.to_ascii_lowercase().as_str() {
+        "redis" | "redis+cluster" | "redis+sentinel" => query.split('&').any(|pair| pair == "tls=required"),
+        "postgres" | "postgresql" => {
+            query.split('&').any(|pair| matches!(pair, "sslmode=require" | "sslmode=verify-ca" | "sslmode=verify-full"))
+        }
+        _ => true,
+    };
+    let authority = rest.trim_start_matches('/').rsplit('@').next().unwrap_or("");
+    let hosts = authority.split('/').next().unwrap_or("");
+    let socket = query.split('&').any(|pair| pair.starts_with("host=/") || pair.starts_with("host=%2F"));
+    !encrypted && !socket && hosts.split(',').any(|host| !is_loopback(host))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or(""),
+        None => host.split(':').next().unwrap_or(""),
+    };
+    // An empty host is the driver's default: this machine.
+    name.is_empty()
+        || name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        || name.starts_with("%2F")
+}
+
+const VARIABLES: [&str; 5] =
+    ["SYNCGUARD_URL", "SYNCGUARD_URL_FILE", "SYNCGUARD_REQUIRE", "SYNCGUARD_LOG", "SYNCGUARD_LOCK_ID"];
+
+/// A variable one or two letters away from ours would be ignored, and the lock taken somewhere else.
+///
+/// Any other `SYNCGUARD_…` is somebody else's: Kubernetes alone adds a dozen for a service of that name.
+fn refuse_misspelt_variables(names: impl Iterator<Item = OsString>) -> Result<(), Failure> {
+    for name in names {
+        let Some(name) = name.to_str() else { continue };
+        let meant = VARIABLES.iter().find(|known| name != **known && is_near(name, known));
+        if let Some(meant) = meant.filter(|_| !crate::run::environment::is_ours(name) && !VARIABLES.contains(&name)) {
+            return Err(Failure::config(format!("the variable {} is unknown", escape(name)))
+                .hint(format!("did you mean {meant}? unset it if not")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether one word becomes the other by at most two changed, added or removed letters.
+fn is_near(left: &str, right: &str) -> bool {
+    let (left, right) = (left.as_bytes(), right.as_bytes());
+    if left.len().abs_diff(right.len()) > 2 {
+        return false;
+    }
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, l) in left.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, r) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(!l.eq_ignore_ascii_case(r));
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[right.len()] <= 2
+}
+
+/// An absolute path in a variable; the XDG rules tell us to ignore a relative one.
+fn absolute(name: &str) -> Option<PathBuf> {
+    env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+fn config_home() -> Option<PathBuf> {
+    absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))
+}
+
+/// The embedded store of this machine: the user's own, or the machine's for root.
+fn default_store() -> Result<Backend, Failure> {
+    let directory = if let Some(state) = absolute("XDG_STATE_HOME") {
+        state
+    } else if rustix::process::geteuid().is_root() {
+        PathBuf::from("/var/lib")
+    } else if let Some(home) = absolute("HOME") {
+        home.join(".local/state")
+    } else {
+        return Err(Failure::config("no backend is given, and without HOME there is no place for the local store")
+            .hint("set SYNCGUARD_URL, for example to sqlite:/var/tmp/locks.db"));
+    };
+    let path = directory.join("syncguard/locks.db");
+    let Some(text) = path.to_str() else {
+        return Err(Failure::config(format!("the path {} is not valid UTF-8", show(&path))).hint("set SYNCGUARD_URL"));
+    };
+    chosen(format!("sqlite:{}", percent(text)), Source::Default(path.clone()))
+}
+
+// What a URL would read as its own syntax.
+fn percent(path: &str) -> String {
+    path.replace('%', "%25").replace('?', "%3F").replace('#', "%23")
+}
+
+fn make_parent(path: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let Some(parent) = path.parent() else { return Ok(()) };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(|error| {
+        Failure::config(format!("cannot make the directory {}: {error}", show(parent)))
+            .hint("set SYNCGUARD_URL to a backend elsewhere, for example sqlite:/var/tmp/locks.db")
+    })
+}
+
+fn show(path: &Path) -> String {
+    escape(&path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_variable_is_refused_and_a_strangers_is_not() {
+        let check = |name: &str| refuse_misspelt_variables([OsString::from(name)].into_iter());
+        for name in ["SYNCGUARD_URI", "SYNCGUARD_ULR", "SYNCGARD_URL", "SYNCGUARD_REQIRE", "syncguard_url"] {
+            assert!(check(name).is_err(), "{name}");
+        }
+        for name in [
+            "SYNCGUARD_URL",
+            "SYNCGUARD_KEY",
+            "SYNCGUARD_FENCE",
+            "SYNCGUARD_LOCK_ID_HASH",
+            "SYNCGUARD_VERSION",
+            "SYNCGUARD_PORT",
+            "SYNCGUARD_SERVICE_HOST",
+            "SYNCGUARD_TEST_REDIS_URL",
+            "PATH",
+        ] {
+            assert!(check(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn plaintext_counts_only_beyond_this_machine() {
+        for url in [
+            "redis://127.0.0.1:6379",
+            "redis://localhost/0",
+            "redis://[::1]:6379",
+            "redis://",
+            "rediss://cache.example",
+            "redis+unix:///run/redis.sock",
+            "postgres:///db?host=/run/postgresql",
+            "postgres://db.example/x?sslmode=verify-full",
+            "firestore://project",
+            "sqlite:/x",
+            "memory:",
+        ] {
+            assert!(!is_plaintext_to_another_host(url), "{url}");
+        }
+        for url in [
+            "redis://cache.example",
+            "redis://:pw@10.0.0.1:6379/0",
+            "redis+cluster://127.0.0.1:1,10.0.0.1:2",
+            "postgres://db/x",
+        ] {
+            assert!(is_plaintext_to_another_host(url), "{url}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! How does anything reach the reader?
+//!
+//! stdout carries data (or the child's own output), stderr everything of ours. Writing never panics: a reader that went away
+//! (`| head`) is no reason to leave a lock behind. Keys and labels are user input, so [`escape`] stands between them and a terminal.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+/// Where and how this run of the command speaks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+    pub(crate) verbose: u8,
+    /// What `--color` said; `Auto` also looks at the terminal and at `NO_COLOR`.
+    pub(crate) color: ColorChoice,
+    /// stdout belongs to the child, so JSON goes to stderr.
+    pub(crate) stdout_is_the_childs: bool,
+}
+
+pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+pub(crate) const HINT: Style = AnsiColor::Cyan.on_default();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
+
+impl Output {
+    /// Whether somebody watches stderr.
+    pub(crate) fn is_watched(self) -> bool {
+        !self.json && !self.quiet && std::io::stderr().is_terminal()
+    }
+
+    /// Writes data to stdout.
+    pub(crate) fn data(self, text: &str) {
+        let mut stdout = AutoStream::new(std::io::stdout(), self.color);
+        let _ = writeln!(stdout, "{text}");
+        let _ = stdout.flush();
+    }
+
+    /// Writes one JSON object, with the schema's number in front.
+    pub(crate) fn object(self, fields: &impl Serialize) {
+        let text = with_schema(fields);
+        if self.stdout_is_the_childs { self.stderr(&text) } else { self.data(&text) }
+    }
+
+    /// Says something that `-q` hides.
+    pub(crate) fn note(self, text: &str) {
+        if !self.quiet && !self.json {
+            self.stderr(text);
+        }
+    }
+
+    /// Says something that only `-v` shows.
+    pub(crate) fn detail(self, text: &str) {
+        if self.verbose > 0 && !self.json {
+            self.stderr(text);
+        }
+    }
+
+    /// Warns, once per call.
+    pub(crate) fn warn(self, message: &str, hint: Option<&str>) {
+        if self.quiet {
+            return;
+        }
+        if self.json {
+            // A warning is never the answer: it must not stand where the one object of stdout is expected.
+            self.stderr(&with_schema(&WarningObject { warning: message, hint }));
+            return;
+        }
+        self.stderr(&format!("{WARNING}warning:{WARNING:#} {message}"));
+        if let Some(hint) = hint {
+            self.stderr(&format!("{HINT}hint:{HINT:#} {hint}"));
+        }
+    }
+
+    /// Reports why the command ends.
+    pub(crate) fn failure(self, failure: &Failure) {
+        if failure.silent {
+            return;
+        }
+        if self.json {
+            self.object(&failure_object(failure));
+            return;
+        }
+        self.stderr(&render(failure));
+    }
+
+    pub(crate) fn stderr(self, text: &str) {
+        let mut stderr = AutoStream::new(std::io::stderr(), self.color);
+        let _ = writeln!(stderr, "{text}");
+    }
+}
+
+/// A warning for machines.
+#[derive(Serialize)]
+struct WarningObject<'a> {
+    warning: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+}
+
+/// A failure for machines. That somebody else holds the lock is an everyday answer and stays short.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FailureObject<'a> {
+    ok: bool,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+}
+
+fn failure_object(failure: &Failure) -> FailureObject<'_> {
+    let everyday = matches!(failure.reason, "locked" | "absent");
+    FailureObject {
+        ok: false,
+        reason: failure.reason,
+        exit_code: (!everyday).then_some(failure.code),
+        message: (!everyday).then_some(failure.message.as_str()),
+        hint: failure.hint.as_deref().filter(|_| !everyday),
+    }
+}
+
+fn with_schema(fields: &impl Serialize) -> String {
+    // What is serialised here are our own structs of plain fields: it cannot fail, and a message about it would help nobody.
+    let body = serde_json::to_string(fields).unwrap_or_default();
+    match body.strip_prefix('{') {
+        Some("}") | None => "{\"schema\":1}".to_owned(),
+        Some(rest) => format!("{{\"schema\":1,{rest}"),
+    }
+}
+
+pub(crate) fn render(failure: &Failure) -> String {
+    let mut text = format!("{ERROR}error:{ERROR:#} {}", failure.message);
+    for line in &failure.details {
+        let _ = write!(text, "\n  {line}");
+    }
+    if let Some(hint) = &failure.hint {
+        let _ = write!(text, "\n{HINT}hint:{HINT:#} {}", hint.replace('\n', "\n      "));
+    }
+    text
+}
+
+/// User input as it may be shown: control characters, bidirectional overrides and invisible characters are escaped.
+pub(crate) fn escape(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\\' => shown.push_str("\\\\"),
+            _ if character.is_control() || is_invisible(character) => {
+                let _ = write!(shown, "{}", character.escape_default());
+            }
+            _ => shown.push(character),
+        }
+    }
+    shown
+}
+
+// What moves, hides or reorders its neighbours on a terminal: format characters, separators, private use, tags.
+fn is_invisible(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{e000}'..='\u{f8ff}' | '\u{e0000}'..='\u{10ffff}')
+}
+
+/// A word as a POSIX shell reads it back.
+pub(crate) fn shell_quote(text: &str) -> String {
+    let plain =
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./:=@%+,".contains(&byte));
+    if plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// A duration for people: `0.4s`, `13s`, `1m 17s`, `2h 5m`, `3d 4h`.
+pub(crate) fn human(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => pair(seconds / 60, "m", seconds % 60, "s"),
+        3_600..86_400 => pair(seconds / 3_600, "h", seconds % 3_600 / 60, "m"),
+        _ => pair(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
+    }
+}
+
+/// A short duration with tenths, where they matter: `5.0s`.
+pub(crate) fn tenths(duration: Duration) -> String {
+    if duration >= Duration::from_mins(1) {
+        return human(duration);
+    }
+    let tenths = duration.as_millis().saturating_add(50) / 100;
+    format!("{}.{}s", tenths / 10, tenths % 10)
+}
+
+fn pair(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
+    if small == 0 { format!("{large}{large_unit}") } else { format!("{large}{large_unit} {small}{small_unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_moves_a_cursor_survives() {
+        let hostile = "a\n\r\x1b[31mb\u{202e}c\u{200b}\u{feff}\u{9b}31m\x07\\";
+
+        let shown = escape(hostile);
+
+        assert_eq!(shown, "a\\n\\r\\u{1b}[31mb\\u{202e}c\\u{200b}\\u{feff}\\u{9b}31m\\u{7}\\\\");
+        assert_eq!(escape("deploy:prod café 😀"), "deploy:prod café 😀");
+    }
+
+    #[test]
+    fn durations_read_as_people_say_them() {
+        let seconds = Duration::from_secs;
+        for (duration, text) in [
+            (seconds(13), "13s"),
+            (seconds(77), "1m 17s"),
+            (seconds(120), "2m"),
+            (seconds(7_500), "2h 5m"),
+            (seconds(273_600), "3d 4h"),
+        ] {
+            assert_eq!(human(duration), text);
+        }
+        assert_eq!(tenths(Duration::from_millis(4_960)), "5.0s");
+        assert_eq!(tenths(Duration::from_millis(340)), "0.3s");
+    }
+
+    #[test]
+    fn a_quoted_word_cannot_leave_its_quotes() {
+        assert_eq!(shell_quote("deploy:prod"), "deploy:prod");
+        assert_eq!(shell_quote("it's; rm"), "'it'\\''s; rm'");
+        assert_eq!(shell_quote(""), "''");
+    }
+
+    #[test]
+    fn the_schema_stands_first() {
+        let locked = Failure::new(75, "locked", "k is locked");
+        assert_eq!(with_schema(&failure_object(&locked)), r#"{"schema":1,"ok":false,"reason":"locked"}"#);
+    }
+}

@@ -1,0 +1,67 @@
+//! What becomes of the lock when the command has ended?
+//!
+//! It is given back, or kept for the rest of `--hold-at-least`. Either may fail; that is a warning and never the
+//! command's exit code.
+
+use std::time::Duration;
+
+use syncguard::{BootTime, Clock, ErrorCode, ExtendOutcome, Guard, Locker, ReleaseOutcome, SystemClock};
+
+use super::Job;
+use super::report::Outcome;
+use crate::output::Output;
+
+/// A release that hangs must not keep the command's result from its caller.
+const LIMIT: Duration = Duration::from_secs(5);
+
+pub(crate) async fn finish(
+    job: &Job,
+    locker: &Locker,
+    guard: Guard,
+    since: BootTime,
+    outcome: &Outcome,
+    output: Output,
+) {
+    if outcome.lost {
+        // The message is out already, and the backend may be gone: try, shortly and quietly.
+        let _ = tokio::time::timeout(Duration::from_millis(500), guard.release()).await;
+        return;
+    }
+    let rest = job.hold_at_least.map(|least| least.saturating_sub(SystemClock.boot().since(since)));
+    match rest.filter(|rest| *rest >= Duration::from_millis(1)) {
+        Some(rest) => hold(locker, guard, rest, output).await,
+        None => release(&guard, output).await,
+    }
+}
+
+/// Leaves the lock behind for the rest of the time. Renewal ends first, or it would undo the extension.
+async fn hold(locker: &Locker, guard: Guard, rest: Duration, output: Output) {
+    let lock_id = guard.leak();
+    match tokio::time::timeout(LIMIT, locker.extend_id(&lock_id, rest)).await {
+        Ok(Ok(ExtendOutcome::Extended { .. })) => {}
+        Ok(Ok(ExtendOutcome::Absent(_))) => {
+            output.warn("the lock was gone before --hold-at-least was over; it may have been taken elsewhere", None);
+        }
+        Ok(Err(error)) => {
+            output.warn(&format!("the lock could not be kept for --hold-at-least: {error}"), error.hint());
+        }
+        Err(_) => output.warn("the lock could not be kept for --hold-at-least: no answer in time", None),
+    }
+}
+
+pub(crate) async fn release(guard: &Guard, output: Output) {
+    match tokio::time::timeout(LIMIT, guard.release()).await {
+        Ok(Ok(ReleaseOutcome::Released)) => output.detail("released"),
+        Ok(Ok(ReleaseOutcome::Absent(_))) => {
+            output
+                .warn("the lock was gone when it was to be released: the end of the command may have overlapped", None);
+        }
+        Ok(Err(error)) if error.code() == ErrorCode::LockLost => {
+            output.warn("the lock was lost just before it was to be released", None);
+        }
+        Ok(Err(error)) => {
+            output.warn(&format!("the lock was not released: {error}"), Some("it ends with its lease"));
+        }
+        Err(_) => output.warn("the lock was not released: no answer in time", Some("it ends with its lease")),
+    }
+}

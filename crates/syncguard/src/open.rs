@@ -1,0 +1,63 @@
+//! Which storage stands behind this URL?
+//!
+//! A dispatch by scheme and nothing more: options, their defaults and their errors belong to each backend.
+
+use syncguard_core::{AnyBackend, LockError, MemoryBackend, Result};
+
+use crate::Scheme;
+
+/// Opens the backend that a URL names.
+///
+/// | URL | feature | seen by |
+/// |---|---|---|
+/// | `memory:` | – | this process |
+/// | `sqlite:PATH` | `sqlite` (default) | this machine |
+/// | `redis://` `rediss://` `redis+unix://` `redis+cluster://` `redis+sentinel://` | `redis` | everybody who reaches it |
+/// | `postgres://` | `postgres` | everybody who reaches it |
+/// | `firestore://PROJECT[/DATABASE]` | `firestore` | everybody who reaches it |
+///
+/// ```
+/// use syncguard::{LockBackend, open};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), syncguard::LockError> {
+/// let backend = open("memory:").await?;
+/// assert_eq!(backend.capabilities().backend, "memory");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for an unknown scheme (the hint lists the known ones), a scheme whose
+/// feature is off (the hint names it) and an unknown option (the hint names the known ones); otherwise what the backend
+/// met when it opened. No part of the URL that could be a password is in any of them.
+///
+/// # Cancel safety
+/// Dropping the future abandons the opening; nothing is locked by it.
+pub async fn open(url: &str) -> Result<AnyBackend> {
+    match Scheme::of(url)? {
+        Scheme::Memory => memory(url),
+        #[cfg(feature = "sqlite")]
+        Scheme::Sqlite => Ok(AnyBackend::new(syncguard_sqlite::SqliteBackend::from_url(url)?)),
+        #[cfg(feature = "redis")]
+        Scheme::Redis => Ok(AnyBackend::new(syncguard_redis::RedisBackend::connect(url).await?)),
+        #[cfg(feature = "firestore")]
+        Scheme::Firestore => Ok(AnyBackend::new(syncguard_firestore::FirestoreBackend::connect(url).await?)),
+        #[allow(unreachable_patterns, reason = "reachable while a backend's feature is off")]
+        scheme => Err(not_compiled_in(scheme)),
+    }
+}
+
+fn memory(url: &str) -> Result<AnyBackend> {
+    let rest = url.split_once(':').map_or("", |(_, rest)| rest);
+    if !matches!(rest, "" | "//") {
+        return Err(LockError::invalid("memory: takes no path and no options").with_hint("write just `memory:`"));
+    }
+    Ok(AnyBackend::new(MemoryBackend::new()))
+}
+
+fn not_compiled_in(scheme: Scheme) -> LockError {
+    let feature = scheme.feature().unwrap_or_default();
+    LockError::invalid(format!("this build has no {feature} backend"))
+        .with_hint(format!("enable the cargo feature `{feature}`, for example: cargo build --features {feature}"))
+}
