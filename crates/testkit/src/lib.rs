@@ -10,6 +10,20 @@
 //!   [`PostgresServer`], [`PgBouncer`], [`FirestoreEmulator`].
 //! * Tests of a bad network put a [`FaultProxy`] in front of any of them.
 //!
+//! ```
+//! use syncguard_testkit::{Fault, FaultProxy, RedisOptions, RedisServer};
+//!
+//! let server = RedisServer::start(RedisOptions::new());
+//! let proxy = FaultProxy::start(server.port());
+//! let url = proxy.url(&server.url()); // give this one to the code under test
+//! assert!(url.starts_with("redis://127.0.0.1:"));
+//!
+//! proxy.set(Fault::DropReplies);
+//! // … commands through `url` take effect, their replies vanish …
+//! assert_eq!(server.command(&["PING"]), "PONG"); // this one goes straight to the server
+//! assert_eq!(proxy.counts().faults, 0); // nothing went through yet
+//! ```
+//!
 //! The API blocks: call it from a plain test, or before the runtime matters. Starting takes 10 ms (Redis) to 2 s (emulator).
 //! `start` panics with the reason and an install hint, because a missing server is a failed test and never a skipped one;
 //! `try_start` returns the same as an error.
@@ -19,6 +33,7 @@
     reason = "no lease is measured here; the system clocks are right for timeouts of set-up"
 )]
 
+mod clock;
 pub mod firestore;
 pub mod place;
 pub mod postgres;

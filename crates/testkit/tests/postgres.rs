@@ -112,3 +112,21 @@ fn the_backends_of_a_killed_postgres_end_by_themselves() {
 
     wait_for("the backend to end", Duration::from_secs(30), || Ok((!is_alive(backend)).then_some(()))).unwrap();
 }
+
+#[test]
+fn a_stepped_clock_moves_the_time_of_postgres_and_survives_a_restart() {
+    let mut server = PostgresServer::start(PostgresOptions::new().steppable_clock());
+    let seconds = |server: &PostgresServer| -> i64 {
+        one(&server.query("SELECT extract(epoch FROM clock_timestamp())::bigint")).parse().unwrap()
+    };
+    let mut client = PgClient::connect(server.port(), "postgres", "postgres").unwrap();
+    client.query("CREATE TEMP TABLE t AS SELECT clock_timestamp() AS start").unwrap();
+    let before = seconds(&server);
+
+    server.step_clock(3_600_000);
+
+    let moved = client.query("SELECT clock_timestamp() - start > interval '59 minutes' FROM t").unwrap();
+    assert_eq!(one(&moved), "t", "a connection from before the step");
+    server.restart();
+    assert!((3600..3700).contains(&(seconds(&server) - before)), "a new server process");
+}

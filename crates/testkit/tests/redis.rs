@@ -170,3 +170,20 @@ fn sentinels_promote_a_replica_when_the_master_is_killed() {
     drop(sentinel);
     assert!(pids.iter().all(|pid| !is_alive(*pid)));
 }
+
+#[test]
+fn a_stepped_clock_moves_the_time_of_redis_and_what_expires_by_it() {
+    let server = RedisServer::start(RedisOptions::new().steppable_clock());
+    let seconds = || server.command(&["TIME"]).lines().next().unwrap().parse::<i64>().unwrap();
+    server.command(&["SET", "k", "v", "PX", "600000"]);
+    let before = seconds();
+
+    server.step_clock(300_000);
+    assert!((300..400).contains(&(seconds() - before)));
+    assert_eq!(server.command(&["GET", "k"]), "v");
+    server.step_clock(600_000);
+    assert_eq!(server.command(&["EXISTS", "k"]), "0");
+    server.step_clock(-1_000_000);
+
+    assert!((-100..=0).contains(&(seconds() - before)), "the steps add up to minus 100 seconds");
+}

@@ -16,6 +16,7 @@ use rustix::process::Signal;
 
 use super::template;
 use super::wire::{PgClient, Rows};
+use crate::clock::SteppableClock;
 use crate::place::{Folder, Port};
 use crate::process::{ServerProcess, truncate};
 use crate::program::{Account, POSTGRES};
@@ -28,6 +29,7 @@ pub struct PostgresOptions {
     hba: Vec<String>,
     fsync: bool,
     tls: bool,
+    steppable_clock: bool,
 }
 
 impl PostgresOptions {
@@ -63,6 +65,13 @@ impl PostgresOptions {
         self.tls = true;
         self
     }
+
+    /// Gives the server a wall clock of its own for `step_clock`; expiry and time functions follow it.
+    #[must_use]
+    pub fn steppable_clock(mut self) -> Self {
+        self.steppable_clock = true;
+        self
+    }
 }
 
 /// A PostgreSQL server of this test.
@@ -72,6 +81,7 @@ pub struct PostgresServer {
     process: ServerProcess,
     port: Port,
     tls: Option<Certificates>,
+    clock: Option<SteppableClock>,
     account: Option<Account>,
     databases: AtomicU32,
     folder: Folder,
@@ -105,9 +115,10 @@ impl PostgresServer {
         template::copy_to(&data, account)?;
         let tls = options.tls.then(|| make_certificates(folder.path(), account)).transpose()?;
         configure(&options, &folder, &port, tls.as_ref())?;
-        let mut process = spawn(&folder, account)?;
+        let clock = options.steppable_clock.then(|| SteppableClock::create(folder.path())).transpose()?;
+        let mut process = spawn(&folder, account, clock.as_ref())?;
         process.wait_ready(|| PgClient::connect(port.number(), "postgres", "postgres").map(drop))?;
-        Ok(Self { process, port, tls, account, databases: AtomicU32::new(0), folder })
+        Ok(Self { process, port, tls, clock, account, databases: AtomicU32::new(0), folder })
     }
 
     /// The URL of the database `postgres`, as its superuser.
@@ -195,7 +206,7 @@ impl PostgresServer {
         let port = self.port();
         // The orphans of a killed postmaster hold its shared memory for a moment, and a new one refuses to start next to them.
         crate::process::wait_for("postgres to come back", crate::process::READY_WITHIN, || {
-            self.process = spawn(&self.folder, self.account)?;
+            self.process = spawn(&self.folder, self.account, self.clock.as_ref())?;
             self.process.wait_ready(|| PgClient::connect(port, "postgres", "postgres").map(drop)).map(Some)
         })
     }
@@ -219,6 +230,16 @@ impl PostgresServer {
                 let _ = rustix::process::kill_process(pid, signal);
             }
         }
+    }
+
+    /// Moves the server's wall clock, backwards if negative. Steps add up and survive a restart.
+    ///
+    /// # Panics
+    ///
+    /// When the server was started without `steppable_clock`.
+    pub fn step_clock(&self, milliseconds: i64) {
+        let clock = self.clock.as_ref().expect("started without steppable_clock");
+        clock.step(milliseconds).expect("the clock can be stepped");
     }
 
     /// Runs statements in the database `postgres` as its superuser.
@@ -309,11 +330,14 @@ fn configure(options: &PostgresOptions, folder: &Folder, port: &Port, tls: Optio
     Ok(())
 }
 
-fn spawn(folder: &Folder, account: Option<Account>) -> Result<ServerProcess> {
+fn spawn(folder: &Folder, account: Option<Account>, clock: Option<&SteppableClock>) -> Result<ServerProcess> {
     let mut command = Command::new(POSTGRES.find()?);
     command.arg("-D").arg(folder.path().join("data")).current_dir(folder.path());
     if let Some(account) = account {
         account.apply(&mut command);
+    }
+    if let Some(clock) = clock {
+        clock.apply(&mut command);
     }
     // SIGKILL would leave shared memory behind on the machine; SIGQUIT is as quick and removes it.
     ServerProcess::spawn("postgres", command, &folder.path().join("postgres.log"), Signal::QUIT)

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 
 use super::resp::{Reply, RespClient};
+use crate::clock::SteppableClock;
 use crate::place::{Folder, Port};
 use crate::process::{ServerProcess, truncate};
 use crate::program::REDIS_SERVER;
@@ -39,15 +40,22 @@ impl Appendonly {
     }
 }
 
+/// Whether a TLS client must show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientCertificate {
+    NotAsked,
+    Required,
+}
+
 /// What the server should be like. The default keeps nothing on disk, has no password and speaks plain TCP.
 #[derive(Debug, Clone, Default)]
 pub struct RedisOptions {
     config: Vec<String>,
     appendonly: Option<Appendonly>,
-    tls: bool,
-    tls_client_certs: bool,
+    tls: Option<ClientCertificate>,
     unix_socket: bool,
     password: Option<String>,
+    steppable_clock: bool,
 }
 
 impl RedisOptions {
@@ -73,15 +81,14 @@ impl RedisOptions {
     /// Also listens with TLS on a second port; clients need no certificate.
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.tls = true;
+        self.tls = Some(ClientCertificate::NotAsked);
         self
     }
 
     /// Like [`tls`](Self::tls), but a client without a certificate of our authority is refused.
     #[must_use]
     pub fn tls_with_client_certs(mut self) -> Self {
-        self.tls = true;
-        self.tls_client_certs = true;
+        self.tls = Some(ClientCertificate::Required);
         self
     }
 
@@ -98,6 +105,13 @@ impl RedisOptions {
         self.password = Some(password.into());
         self
     }
+
+    /// Gives the server a wall clock of its own for `step_clock`; expiry and time functions follow it.
+    #[must_use]
+    pub fn steppable_clock(mut self) -> Self {
+        self.steppable_clock = true;
+        self
+    }
 }
 
 /// A Redis server of this test.
@@ -109,6 +123,7 @@ pub struct RedisServer {
     sentinel: bool,
     port: Port,
     tls: Option<(Port, Certificates)>,
+    clock: Option<SteppableClock>,
     folder: Folder,
 }
 
@@ -140,12 +155,14 @@ impl RedisServer {
         REDIS_SERVER.find()?;
         let folder = Folder::new("redis")?;
         let port = Port::reserve()?;
-        let tls = if options.tls { Some((Port::reserve()?, Certificates::create(folder.path())?)) } else { None };
+        let tls =
+            if options.tls.is_some() { Some((Port::reserve()?, Certificates::create(folder.path())?)) } else { None };
         let config = render_config(&options, &folder, &port, tls.as_ref());
         fs::write(folder.path().join("redis.conf"), config)?;
-        let mut process = spawn(&folder, sentinel)?;
+        let clock = options.steppable_clock.then(|| SteppableClock::create(folder.path())).transpose()?;
+        let mut process = spawn(&folder, sentinel, clock.as_ref())?;
         process.wait_ready(|| ping(&port, &options))?;
-        Ok(Self { process, options, sentinel, port, tls, folder })
+        Ok(Self { process, options, sentinel, port, tls, clock, folder })
     }
 
     /// The plain URL, password included.
@@ -242,7 +259,7 @@ impl RedisServer {
     fn try_restart(&mut self) -> Result<()> {
         self.process.kill()?;
         truncate(&self.folder.path().join("redis.log"))?;
-        self.process = spawn(&self.folder, self.sentinel)?;
+        self.process = spawn(&self.folder, self.sentinel, self.clock.as_ref())?;
         let (port, options) = (&self.port, &self.options);
         self.process.wait_ready(|| ping(port, options))
     }
@@ -255,6 +272,16 @@ impl RedisServer {
     /// Thaws a paused server.
     pub fn resume(&self) {
         self.process.signal(Signal::CONT).expect("the server runs");
+    }
+
+    /// Moves the server's wall clock, backwards if negative. Steps add up and survive a restart.
+    ///
+    /// # Panics
+    ///
+    /// When the server was started without `steppable_clock`.
+    pub fn step_clock(&self, milliseconds: i64) {
+        let clock = self.clock.as_ref().expect("started without steppable_clock");
+        clock.step(milliseconds).expect("the clock can be stepped");
     }
 
     /// Runs one command and returns its reply as text: nil is empty, an array has one item per line.
@@ -294,11 +321,14 @@ impl RedisServer {
     }
 }
 
-fn spawn(folder: &Folder, sentinel: bool) -> Result<ServerProcess> {
+fn spawn(folder: &Folder, sentinel: bool, clock: Option<&SteppableClock>) -> Result<ServerProcess> {
     let mut command = Command::new(REDIS_SERVER.find()?);
     command.arg("redis.conf").current_dir(folder.path());
     if sentinel {
         command.arg("--sentinel");
+    }
+    if let Some(clock) = clock {
+        clock.apply(&mut command);
     }
     ServerProcess::spawn("redis-server", command, &folder.path().join("redis.log"), Signal::KILL)
 }
@@ -330,7 +360,8 @@ fn render_config(options: &RedisOptions, folder: &Folder, port: &Port, tls: Opti
         line(format!("tls-cert-file {}", files.server_cert.display()));
         line(format!("tls-key-file {}", files.server_key.display()));
         line(format!("tls-ca-cert-file {}", files.ca.display()));
-        line(format!("tls-auth-clients {}", if options.tls_client_certs { "yes" } else { "no" }));
+        let asked = if options.tls == Some(ClientCertificate::Required) { "yes" } else { "no" };
+        line(format!("tls-auth-clients {asked}"));
     }
     if options.unix_socket {
         line(format!("unixsocket {}", folder.path().join("redis.sock").display()));
