@@ -304,7 +304,7 @@ impl<F: FenceToken> LockHandle<F> {
                 return;
             }
             tokio::select! {
-                () = sleep((remaining - threshold).min(LONGEST_NAP)) => {}
+                () = sleep(remaining.saturating_sub(threshold).min(LONGEST_NAP)) => {}
                 () = changed => {}
             }
         }

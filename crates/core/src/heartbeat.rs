@@ -17,10 +17,11 @@ pub(crate) struct KeepAlive {
     pub(crate) max_hold: Option<Duration>,
 }
 
-/// Starts the renewal of a freshly acquired lock.
-pub(crate) fn start<F: FenceToken>(lock: &LockHandle<F>, plan: KeepAlive) {
-    let task = renew(lock.clone(), plan);
-    lock.spawn(task);
+/// Starts the renewal of a freshly acquired lock, if its request asked for it.
+pub(crate) fn start<F: FenceToken>(lock: &LockHandle<F>, plan: Option<KeepAlive>) {
+    if let Some(plan) = plan {
+        lock.spawn(renew(lock.clone(), plan));
+    }
 }
 
 async fn renew<F: FenceToken>(lock: LockHandle<F>, plan: KeepAlive) {

@@ -66,10 +66,7 @@ pub(crate) fn release_dropped<F: FenceToken>(
     spawn(shared, runtime, async move {
         let mut pauses = [Duration::from_millis(250), Duration::from_secs(1)].into_iter();
         loop {
-            let error = match release(&owned, &lock_id).await {
-                Ok(_) => return,
-                Err(error) => error,
-            };
+            let Err(error) = release(&owned, &lock_id).await else { return };
             match pauses.next() {
                 Some(pause) if error.is_transient() => sleep(pause).await,
                 _ => return report(&error, &key, &lock_id, hook.as_ref()),

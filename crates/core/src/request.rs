@@ -176,7 +176,7 @@ impl<F: FenceToken> LockRequest<F> {
     pub async fn try_acquire(self) -> Result<Option<Guard<F>>> {
         let (plan, renewal) = self.validate()?;
         let guard = attempt::once(&self.locker, &plan).await?;
-        Ok(guard.inspect(|guard| self.adopt(guard, renewal)))
+        Ok(guard.inspect(|guard| heartbeat::start(guard, renewal)))
     }
 
     /// Waits for the lock within the budget.
@@ -191,7 +191,7 @@ impl<F: FenceToken> LockRequest<F> {
     pub async fn acquire(self) -> Result<Guard<F>> {
         let (plan, renewal) = self.validate()?;
         let guard = attempt::until_acquired(&self.locker, &plan).await?;
-        self.adopt(&guard, renewal);
+        heartbeat::start(&guard, renewal);
         Ok(guard)
     }
 
@@ -227,9 +227,9 @@ impl<F: FenceToken> LockRequest<F> {
     }
 
     fn validate(&self) -> Result<(Plan, Option<KeepAlive>)> {
-        let key = self.key.as_ref().map_err(|error| again(error))?.clone();
+        let key = self.key.as_ref().map_err(again)?.clone();
         let label = match &self.label {
-            Some(label) => Some(label.as_ref().map_err(|error| again(error))?.clone()),
+            Some(label) => Some(label.as_ref().map_err(again)?.clone()),
             None => None,
         };
         let ttl = Ttl::new(self.max_hold.map_or(self.ttl, |longest| self.ttl.min(longest)))?;
@@ -260,12 +260,6 @@ impl<F: FenceToken> LockRequest<F> {
             policy.max_delay.get_or_insert(RetryPolicy::PATIENT_MAX_DELAY);
         }
         policy
-    }
-
-    fn adopt(&self, guard: &Guard<F>, renewal: Option<KeepAlive>) {
-        if let Some(renewal) = renewal {
-            heartbeat::start(&guard.handle(), renewal);
-        }
     }
 }
 
