@@ -7,17 +7,35 @@ use std::collections::HashMap;
 
 use common::Project;
 use common::raw::{as_text, lock_fields, text};
-use syncguard_conformance::{Budget, Harness, Poison, Unsupported, suite};
+use syncguard_conformance::{Budget, CASES, Harness, Poison, Unsupported, suite};
 use syncguard_core::{Clock, HashId, Key, LockId, SystemClock};
 use syncguard_firestore::FirestoreBackend;
 
 struct FirestoreHarness {
     project: Project,
+    skips: Vec<(&'static str, &'static str)>,
+    budget: Budget,
 }
 
 impl FirestoreHarness {
     async fn in_process() -> Self {
-        Self { project: Project::start().await }
+        let budget = Budget { serial_cycles: 300, contended_cycles: 400, ..Budget::default() };
+        Self { project: Project::start().await, skips: Vec::new(), budget }
+    }
+
+    /// Google's own emulator. It is no part of what the set-up installs: where it is absent, every case says so.
+    fn google() -> Self {
+        // A tenth of the speed of the one inside the process, and one of it for all cases at once.
+        let budget = Budget { serial_cycles: 100, contended_cycles: 60, boundary_trials: 40, racers: 16 };
+        match syncguard_testkit::firestore_emulator() {
+            Ok(address) => Self { project: Project::on(address), skips: Vec::new(), budget },
+            Err(reason) => {
+                let required = std::env::var_os("SYNCGUARD_REQUIRE_SERVERS").is_some();
+                assert!(!required, "google's firestore emulator is required and not there: {reason:#}");
+                let skips = CASES.iter().map(|case| (*case, "google's firestore emulator is not on this machine"));
+                Self { project: Project::on(String::new()), skips: skips.collect(), budget }
+            }
+        }
     }
 }
 
@@ -69,8 +87,13 @@ impl Harness for FirestoreHarness {
     }
 
     fn budget(&self) -> Budget {
-        Budget { serial_cycles: 300, contended_cycles: 400, ..Budget::default() }
+        self.budget
+    }
+
+    fn skips(&self) -> &[(&'static str, &'static str)] {
+        &self.skips
     }
 }
 
 suite!(hidane, FirestoreHarness::in_process().await);
+suite!(google, FirestoreHarness::google());
