@@ -91,6 +91,10 @@ fn check_directory(path: &Path) -> Result<(), Fault> {
     let shown = path.display();
     let directory = path.parent().unwrap_or(Path::new("/"));
     let metadata = directory.metadata().map_err(|error| refused(path, &error))?;
+    if !metadata.is_dir() {
+        return Err(Fault::invalid(format!("what should be the directory of {shown} is not a directory"))
+            .hint("name a path in a directory that you may write to"));
+    }
     let world_writable = metadata.mode() & 0o002 != 0;
     let sticky = metadata.mode() & 0o1000 != 0;
     if world_writable && !sticky {

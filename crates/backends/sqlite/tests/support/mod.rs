@@ -1,6 +1,9 @@
 //! What do the tests of this crate have in common?
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
+pub(crate) mod children;
+pub(crate) mod mount;
+
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;

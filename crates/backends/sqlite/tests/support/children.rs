@@ -1,0 +1,95 @@
+//! How does a test become many processes?
+//!
+//! It starts its own binary again, asking for the same test and giving it a role. A child talks by lines that start with `@`;
+//! what the test framework prints around them is not for us.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+const ROLE: &str = "SYNCGUARD_TEST_CHILD";
+const FILE: &str = "SYNCGUARD_TEST_FILE";
+
+/// The file that this process works on, if it is a child.
+pub(crate) fn role() -> Option<(String, PathBuf)> {
+    Some((std::env::var(ROLE).ok()?, PathBuf::from(std::env::var_os(FILE)?)))
+}
+
+/// Says something to the parent.
+pub(crate) fn say(words: impl std::fmt::Display) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n@{words}").unwrap();
+    out.flush().unwrap();
+}
+
+/// Waits for a word from the parent.
+pub(crate) fn hear() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// A child of this test.
+pub(crate) struct Worker {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    input: Option<ChildStdin>,
+}
+
+impl Worker {
+    /// Starts the test `test` of this binary again, in a role.
+    pub(crate) fn start(test: &str, role: &str, file: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(FILE, file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let input = child.stdin.take();
+        Self { child, lines, input }
+    }
+
+    /// The next line the child says; none when it ended.
+    pub(crate) fn next(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.lines.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            // A child that was killed in the middle of a line did not say it.
+            if let Some(words) = line.strip_prefix('@').and_then(|words| words.strip_suffix('\n')) {
+                return Some(words.to_owned());
+            }
+        }
+    }
+
+    pub(crate) fn tell(&mut self, word: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{word}").unwrap();
+    }
+
+    /// Ends it with no chance to tidy up.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// Waits until it is gone and says whether it ended well.
+    pub(crate) fn ended_well(&mut self) -> bool {
+        drop(self.input.take());
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
