@@ -1,1 +1,2 @@
+//! Not measured yet.
 fn main() {}

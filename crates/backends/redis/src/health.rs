@@ -87,7 +87,9 @@ fn settings(info: &Info, suffix: &str, report: &mut HealthReport) {
     }
     role(info, suffix, report);
     match info.field("maxmemory_policy") {
-        Some("noeviction") => drop(report.push(HealthStatus::Pass, format!("eviction{suffix}"), "noeviction")),
+        Some("noeviction") => {
+            report.push(HealthStatus::Pass, format!("eviction{suffix}"), "noeviction");
+        }
         // Volatile policies spare counters, which have no expiry, but not locks.
         Some(policy) if policy.starts_with("volatile") => {
             report
@@ -112,7 +114,7 @@ fn role(info: &Info, suffix: &str, report: &mut HealthReport) {
     let replicas = info.field("connected_slaves").unwrap_or("0");
     match info.field("role") {
         Some("master") => {
-            drop(report.push(HealthStatus::Pass, format!("role{suffix}"), format!("master with {replicas} replicas")))
+            report.push(HealthStatus::Pass, format!("role{suffix}"), format!("master with {replicas} replicas"));
         }
         Some(_) => {
             report
@@ -145,7 +147,9 @@ async fn scripts(shared: &Shared, report: &mut HealthReport) {
     let probe = LockId::random();
     let index = shared.names.index(&probe);
     match shared.router.script(&script::LOOKUP, &[&index, &index], &[], shared.timeout).await {
-        Ok(_) => drop(report.push(HealthStatus::Pass, "scripts", "run")),
+        Ok(_) => {
+            report.push(HealthStatus::Pass, "scripts", "run");
+        }
         Err(error) => fail(report, "scripts", error),
     }
 }

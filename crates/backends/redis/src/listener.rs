@@ -230,8 +230,12 @@ impl<'a> Session<'a> {
             let mut state = self.wanted.state();
             for topic in std::mem::take(&mut state.dirty) {
                 match (state.topics.contains_key(&topic), self.subscribed.contains(&topic)) {
-                    (true, false) => drop(add.insert(topic)),
-                    (false, true) => drop(remove.insert(topic)),
+                    (true, false) => {
+                        add.insert(topic);
+                    }
+                    (false, true) => {
+                        remove.insert(topic);
+                    }
                     // Left and came back before anything was sent.
                     (true, true) => confirm(&mut state, &topic),
                     (false, false) => {}
@@ -242,7 +246,9 @@ impl<'a> Session<'a> {
             let names: Vec<&str> = add.iter().map(AsRef::as_ref).collect();
             answered(timeout(ANSWER, self.sink.subscribe(&names[..])).await)?;
             let mut state = self.wanted.state();
-            add.iter().for_each(|topic| confirm(&mut state, topic));
+            for topic in &add {
+                confirm(&mut state, topic);
+            }
             drop(state);
             self.subscribed.extend(add);
             self.confirmed_any = true;

@@ -22,6 +22,7 @@ use crate::url;
 /// # Ok::<(), syncguard_core::LockError>(())
 /// ```
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "independent switches of a builder, never passed by position")]
 pub struct RedisOptions {
     pub(crate) topology: Topology,
     pub(crate) login: Login,
