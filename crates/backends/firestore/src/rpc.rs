@@ -81,7 +81,7 @@ impl Rpc {
                 documents: names.to_vec(),
                 ..Default::default()
             };
-            let request = self.request(message).await?;
+            let request = self.request(message, deadline).await?;
             let sent = Sent::now(&*self.clock);
             let mut answers = self.client.clone().batch_get_documents(request).await?.into_inner();
             let mut documents = [const { None }; N];
@@ -136,7 +136,7 @@ impl Rpc {
                 query_type: Some(proto::run_query_request::QueryType::StructuredQuery(structured)),
                 ..Default::default()
             };
-            let request = self.request(message).await?;
+            let request = self.request(message, deadline).await?;
             let sent = Sent::now(&*self.clock);
             let mut answers = self.client.clone().run_query(request).await?.into_inner();
             let mut found = Found { documents: Vec::new(), read_time: None };
@@ -156,7 +156,7 @@ impl Rpc {
     pub(crate) async fn commit(&self, writes: Vec<proto::Write>, deadline: Instant) -> Result<(), RpcError> {
         bounded(deadline, async {
             let message = proto::CommitRequest { database: self.database.clone(), writes, transaction: Vec::new() };
-            let request = self.request(message).await?;
+            let request = self.request(message, deadline).await?;
             let sent = Sent::now(&*self.clock);
             let answer = self.client.clone().commit(request).await?.into_inner();
             if let Some(time) = &answer.commit_time {
@@ -171,7 +171,7 @@ impl Rpc {
     pub(crate) async fn write_each(&self, writes: Vec<proto::Write>, deadline: Instant) -> Result<u64, RpcError> {
         bounded(deadline, async {
             let message = proto::BatchWriteRequest { database: self.database.clone(), writes, ..Default::default() };
-            let request = self.request(message).await?;
+            let request = self.request(message, deadline).await?;
             let answer = self.client.clone().batch_write(request).await?.into_inner();
             let applied = answer.status.iter().filter(|status| status.code == 0).count();
             Ok(u64::try_from(applied).unwrap_or(u64::MAX))
@@ -186,17 +186,19 @@ impl Rpc {
         deadline: Instant,
     ) -> Result<Streaming<proto::ListenResponse>, RpcError> {
         bounded(deadline, async {
-            let request = self.request(targets).await?;
+            let request = self.request(targets, deadline).await?;
             Ok(self.client.clone().listen(request).await?.into_inner())
         })
         .await
     }
 
-    async fn request<T>(&self, message: T) -> Result<Request<T>, RpcError> {
+    async fn request<T>(&self, message: T, deadline: Instant) -> Result<Request<T>, RpcError> {
         let mut request = Request::new(message);
         request.metadata_mut().insert("google-cloud-resource-prefix", self.resource.clone());
         request.metadata_mut().insert("x-goog-request-params", self.params.clone());
-        self.auth.sign(&mut request).await?;
+        // Bounded on its own: a token that does not come is another trouble than a server that does not answer.
+        let signed = timeout_at(deadline, self.auth.sign(&mut request)).await;
+        signed.unwrap_or_else(|_| Err(RpcError::new(Kind::NoToken(true))))?;
         Ok(request)
     }
 }

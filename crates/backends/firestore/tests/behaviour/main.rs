@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod auth;
 mod calls;
 mod clocks;
 mod duplicates;

@@ -13,6 +13,7 @@
 pub mod clock;
 pub mod faults;
 pub mod raw;
+pub mod tls;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
