@@ -1,10 +1,11 @@
 //! The project's own commands: what a contributor types instead of remembering ten.
 //!
-//! [`test`] is the one that must be green before a change lands; `.ci/run` calls exactly that. [`setup`] brings the programs the
+//! [`mod@test`] is the one that must be green before a change lands; `.ci/run` calls exactly that. [`setup`] brings the programs the
 //! tests need. The servers themselves come from `syncguard-testkit`.
 
 mod cargo;
 mod junit;
+mod scope;
 mod setup;
 mod summary;
 mod test;
@@ -31,7 +32,10 @@ enum Task {
         /// Only the tests: no format check, clippy, doctests or documentation
         #[arg(long)]
         quick: bool,
-        /// Arguments for `cargo nextest run`, for example -p syncguard-redis or -E 'test(fence)'
+        /// Only this package; may be given several times
+        #[arg(short, long = "package", value_name = "PACKAGE")]
+        packages: Vec<String>,
+        /// Arguments for `cargo nextest run`, for example -E 'test(fence)'
         #[arg(last = true)]
         nextest: Vec<String>,
     },
@@ -88,7 +92,7 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Setup => setup::run().map(|()| ExitCode::SUCCESS),
-        Task::Test { quick, nextest } => test::run(quick, &nextest),
+        Task::Test { quick, packages, nextest } => test::run(quick, &packages, &nextest),
         Task::Bench { subject, arguments } => bench(subject, &arguments),
         Task::Soak { minutes } => soak(minutes),
         Task::Servers => servers(),

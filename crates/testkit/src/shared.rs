@@ -1,8 +1,9 @@
 //! Which servers does the whole test run share?
 //!
 //! `cargo xtask test` starts one of each and exports their URLs. Where a variable is absent (a developer runs `cargo nextest` or
-//! `cargo test` alone), the first test that asks starts a private server that lives as long as its process. Set a variable
-//! yourself to use a server that exists already.
+//! `cargo test` alone), the first test that asks starts a private server that lives as long as its process. nextest has one process
+//! per test, so for many tests the quick way is `cargo xtask test --quick -p PACKAGE`, or `cargo xtask servers` in another
+//! terminal. Set a variable yourself to use a server that exists already.
 
 use std::env;
 use std::path::PathBuf;
