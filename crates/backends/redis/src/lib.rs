@@ -8,6 +8,7 @@
 //! `router` finds the server, `line` shares connections, `listener` hears releases.
 
 mod backend;
+mod cluster;
 mod dial;
 mod error;
 mod health;
