@@ -1,0 +1,69 @@
+-- Takes the lock if it is free, with the next fence.
+--
+-- $1 storage key, $2 fence key, $3 lock id, $4 ttl in ms, $5 user key, $6 whether fences are floored by the clock
+--
+-- One row: present, ours, free, stored_expires_at_ms, stored_fence, sound, now_ms, fence, expires_at_ms.
+-- fence is NULL when the lock was not free, or when it was and the counter is outside its limits (nothing is written then).
+--
+-- Runs under the key's advisory lock, so no other acquire of this key is between its look and its write. Extend and
+-- release of clients that follow the specification to the letter do not take that lock: hence the row lock.
+WITH glimpse AS MATERIALIZED (
+    -- A look without a lock: answering "held" writes nothing, and so needs no flush at commit.
+    SELECT true AS present, lock_id, expires_at_ms, fence,
+           floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS now_ms
+    FROM {locks}
+    WHERE key = $1
+), locked AS MATERIALIZED (
+    -- Only a lock that looked dead. Waits for an extend or a release in progress and then sees what it left behind.
+    SELECT expires_at_ms
+    FROM {locks}
+    WHERE key = $1 AND (SELECT expires_at_ms <= now_ms - 1000 FROM glimpse)
+    FOR UPDATE
+), after_wait AS MATERIALIZED (
+    -- The clock is read here, once both joins have their rows, so after the wait.
+    SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS now_ms,
+           glimpse.present,
+           glimpse.lock_id,
+           glimpse.fence,
+           glimpse.expires_at_ms <= glimpse.now_ms - 1000 AS looked_dead,
+           COALESCE(locked.expires_at_ms, glimpse.expires_at_ms) AS expires_at_ms
+    FROM (VALUES (1)) AS one (row)
+    LEFT JOIN glimpse ON true
+    LEFT JOIN locked ON true
+), seen AS MATERIALIZED (
+    -- A NULL expiry makes this NULL, which is not free.
+    SELECT *, present IS NULL OR (looked_dead AND expires_at_ms <= now_ms - 1000) AS free
+    FROM after_wait
+), counter AS (
+    INSERT INTO {fences} AS c (fence_key, fence)
+    SELECT $2, CASE WHEN $6 THEN now_ms ELSE 1 END
+    FROM seen
+    WHERE free
+    ON CONFLICT (fence_key) DO UPDATE
+        SET fence = GREATEST(c.fence + 1, EXCLUDED.fence)
+        WHERE c.fence BETWEEN 0 AND 899999999999999
+    RETURNING c.fence
+), taken AS (
+    INSERT INTO {locks} AS l (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
+    SELECT $1, $3, seen.now_ms + $4, seen.now_ms, lpad(counter.fence::text, 15, '0'), $5
+    FROM seen, counter
+    ON CONFLICT (key) DO UPDATE
+        SET lock_id = EXCLUDED.lock_id, expires_at_ms = EXCLUDED.expires_at_ms,
+            acquired_at_ms = EXCLUDED.acquired_at_ms, fence = EXCLUDED.fence, user_key = EXCLUDED.user_key
+        -- Can only be false if somebody inserts without the advisory lock. A live lock is not overwritten even then.
+        WHERE l.expires_at_ms <= EXCLUDED.acquired_at_ms - 1000
+    RETURNING l.expires_at_ms
+)
+SELECT present,
+       lock_id = $3 AS ours,
+       free,
+       expires_at_ms AS stored_expires_at_ms,
+       fence AS stored_fence,
+       -- Whether a client of ours wrote what holds the lock. Another holder's id itself stays on the server.
+       CASE WHEN NOT free THEN lock_id ~ '^[A-Za-z0-9_-]{22}$' AND fence ~ '^[0-9]{15}$' END AS sound,
+       now_ms,
+       (SELECT fence FROM counter) AS fence,
+       (SELECT expires_at_ms FROM taken) AS expires_at_ms,
+       -- A timeout during COMMIT would give up waiting for a synchronous standby and report success all the same.
+       set_config('statement_timeout', '0', true)
+FROM seen

@@ -1,0 +1,21 @@
+-- What an operator should know about the server.
+--
+-- $1 lock table, $2 fence table, as quoted names. One row.
+SELECT current_setting('server_version') AS version,
+       pg_is_in_recovery() AS in_recovery,
+       current_setting('default_transaction_read_only') = 'on' AS read_only,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('fsync') = 'on' AS fsync,
+       current_setting('full_page_writes') = 'on' AS full_page_writes,
+       current_setting('synchronous_standby_names') <> '' AS synchronous_standbys,
+       has_table_privilege(to_regclass($1), 'SELECT') AND has_table_privilege(to_regclass($1), 'INSERT')
+           AND has_table_privilege(to_regclass($1), 'UPDATE') AND has_table_privilege(to_regclass($1), 'DELETE') AS lock_rights,
+       has_table_privilege(to_regclass($2), 'SELECT') AND has_table_privilege(to_regclass($2), 'INSERT')
+           AND has_column_privilege(to_regclass($2), 'fence', 'UPDATE') AS fence_rights,
+       has_table_privilege(to_regclass($2), 'DELETE') AS may_delete_counters,
+       (SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass($2)) AS counters,
+       (SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)) AS locks_alive,
+       (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)) AS locks_dead,
+       (SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::bigint FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL) AS oldest_snapshot_s,
+       floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS now_ms

@@ -1,0 +1,336 @@
+//! How does a connection come about?
+//!
+//! The hosts are tried in order; each attempt ends with one question that tells whether the server may be written to (`target_session_attrs`)
+//! and whether a pooler stands in between. Connecting is rare, so the question costs nothing that counts.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use syncguard_core::{ErrorCode, LockError, Result};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use tokio_postgres::config::{Host, SslNegotiation};
+use tokio_postgres::{AsyncMessage, Client, Config, Error};
+
+use crate::error;
+use crate::tls::Tls;
+use crate::wire::{Connector, Encryption, HostConnector, Learned};
+
+/// Which kind of server will do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Attributes {
+    #[default]
+    Any,
+    ReadWrite,
+    ReadOnly,
+    Primary,
+    Standby,
+}
+
+impl Attributes {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        Ok(match text {
+            "any" => Self::Any,
+            "read-write" => Self::ReadWrite,
+            "read-only" => Self::ReadOnly,
+            "primary" => Self::Primary,
+            "standby" => Self::Standby,
+            _ => {
+                return Err(LockError::invalid(
+                    "target_session_attrs is not one of any, read-write, read-only, primary, standby",
+                ));
+            }
+        })
+    }
+
+    fn accept(self, server: &Introduction) -> bool {
+        match self {
+            Self::Any => true,
+            Self::ReadWrite => !server.read_only,
+            Self::ReadOnly => server.read_only,
+            Self::Primary => !server.in_recovery,
+            Self::Standby => server.in_recovery,
+        }
+    }
+}
+
+/// What connections have shown so far; shared by all connections of a backend.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pooler: AtomicBool,
+    plain: AtomicBool,
+}
+
+impl Seen {
+    /// Whether a connection went through a pooler.
+    pub(crate) fn pooler(&self) -> bool {
+        self.pooler.load(Ordering::Acquire)
+    }
+
+    /// Whether a connection was not encrypted.
+    pub(crate) fn plain(&self) -> bool {
+        self.plain.load(Ordering::Acquire)
+    }
+}
+
+/// Everything needed to connect.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// One or more hosts; without a password in its `Debug` form.
+    pub(crate) config: Config,
+    /// One per host where a password file decides.
+    pub(crate) passwords: Vec<Option<String>>,
+    pub(crate) attributes: Attributes,
+    pub(crate) tls: Tls,
+    pub(crate) require_tls: bool,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) seen: Arc<Seen>,
+}
+
+/// A connection and what is known of it.
+pub(crate) struct Connected {
+    pub(crate) client: Client,
+    pub(crate) messages: Messages,
+    pub(crate) behind_pooler: bool,
+}
+
+/// The driving half of a connection: yields what the server says unasked.
+pub(crate) type Messages = Pin<Box<dyn Drive>>;
+
+pub(crate) trait Drive: Send {
+    /// The next message, `None` at the end.
+    fn poll_next(
+        self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<AsyncMessage, Error>>>;
+}
+
+impl<S, T> Drive for tokio_postgres::Connection<S, T>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
+{
+    fn poll_next(
+        self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<AsyncMessage, Error>>> {
+        self.get_mut().poll_message(cx)
+    }
+}
+
+impl Target {
+    /// Connects to the first host that answers and fits.
+    pub(crate) async fn connect(&self) -> Result<Connected> {
+        let mut last = None;
+        for index in 0..self.config.get_hosts().len() {
+            match self.connect_host(index).await {
+                Ok(connected) => return Ok(connected),
+                Err(failure) => last = Some(failure),
+            }
+        }
+        // A target without a host is refused when its URL is read.
+        Err(last.map_or_else(unfit, Failure::into_error))
+    }
+
+    async fn connect_host(&self, index: usize) -> Result<Connected, Failure> {
+        let (config, host) = self.single(index);
+        let mut refused = None;
+        for encryption in &self.tls.attempts {
+            match self.attempt(&config, &host, encryption.clone()).await {
+                // Only a refusal by pg_hba.conf is a reason to try without or with encryption. After a failed
+                // handshake the other way would hand the session to whoever broke it.
+                Err(failure) if failure.is_refusal() => refused = Some(failure),
+                other => return other,
+            }
+        }
+        Err(refused.unwrap_or_else(|| Failure::Ours(unfit())))
+    }
+
+    async fn attempt(&self, config: &Config, host: &Host, encryption: Encryption) -> Result<Connected, Failure> {
+        let learned = Arc::new(Learned::default());
+        let connector = Connector { encryption, learned: learned.clone() };
+        let connecting = open(config, host, connector);
+        let (client, messages) = timeout(self.connect_timeout, connecting)
+            .await
+            .map_err(|_| Failure::Ours(error::no_answer_to_connect()))??;
+        let introducing = introduce(client, messages);
+        let (client, messages, server) = timeout(self.connect_timeout, introducing)
+            .await
+            .map_err(|_| Failure::Ours(error::no_answer_to_connect()))??;
+        if !self.attributes.accept(&server) {
+            return Err(Failure::Ours(unfit()));
+        }
+        let local = is_local(host);
+        if !learned.encrypted() && !local {
+            if self.require_tls {
+                return Err(Failure::Ours(unencrypted()));
+            }
+            if !self.seen.plain.swap(true, Ordering::AcqRel) {
+                tracing::warn!(target: "syncguard", "the connection to postgres is not encrypted");
+            }
+        }
+        let behind_pooler = learned.announced_pid() != server.pid;
+        if behind_pooler {
+            self.seen.pooler.store(true, Ordering::Release);
+        }
+        Ok(Connected { client, messages, behind_pooler })
+    }
+
+    /// The settings for one of the hosts.
+    fn single(&self, index: usize) -> (Config, Host) {
+        let all = &self.config;
+        let host = all.get_hosts()[index].clone();
+        let mut config = Config::new();
+        if let Host::Tcp(name) = &host {
+            config.host(name);
+        }
+        if let Some(address) = all.get_hostaddrs().get(index) {
+            config.hostaddr(*address);
+        }
+        let ports = all.get_ports();
+        config.port(ports.get(index).or_else(|| ports.first()).copied().unwrap_or(5432));
+        if let Some(user) = all.get_user() {
+            config.user(user);
+        }
+        if let Some(database) = all.get_dbname() {
+            config.dbname(database);
+        }
+        match (all.get_password(), self.passwords.get(index).and_then(Option::as_ref)) {
+            (Some(password), _) => config.password(password),
+            (None, Some(password)) => config.password(password),
+            (None, None) => &mut config,
+        };
+        if let Some(options) = all.get_options() {
+            config.options(options);
+        }
+        config.application_name(all.get_application_name().unwrap_or("syncguard"));
+        config.connect_timeout(self.connect_timeout).keepalives(all.get_keepalives());
+        config.keepalives_idle(all.get_keepalives_idle());
+        if let Some(interval) = all.get_keepalives_interval() {
+            config.keepalives_interval(interval);
+        }
+        if let Some(retries) = all.get_keepalives_retries() {
+            config.keepalives_retries(retries);
+        }
+        if let Some(wait) = all.get_tcp_user_timeout() {
+            config.tcp_user_timeout(*wait);
+        }
+        config.channel_binding(all.get_channel_binding()).load_balance_hosts(all.get_load_balance_hosts());
+        // The driver hands over the bare socket and asks no questions: see `wire`.
+        config.ssl_mode(tokio_postgres::config::SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
+        (config, host)
+    }
+}
+
+async fn open(config: &Config, host: &Host, connector: Connector) -> Result<(Client, Messages), Failure> {
+    match host {
+        Host::Tcp(_) => {
+            let (client, connection) = config.connect(connector).await?;
+            Ok((client, Box::pin(connection)))
+        }
+        Host::Unix(folder) => {
+            let port = config.get_ports().first().copied().unwrap_or(5432);
+            let path = folder.join(format!(".s.PGSQL.{port}"));
+            let stream = UnixStream::connect(path).await.map_err(|error| Failure::Ours(no_socket(&error)))?;
+            // As in libpq, sslmode is about networks.
+            let plain = Connector { encryption: Encryption::Never, ..connector };
+            let connecting = HostConnector { connector: plain, host: String::new() };
+            let (client, connection) = config.connect_raw(stream, connecting).await?;
+            Ok((client, Box::pin(connection)))
+        }
+    }
+}
+
+struct Introduction {
+    pid: i32,
+    in_recovery: bool,
+    read_only: bool,
+}
+
+async fn introduce(client: Client, mut messages: Messages) -> Result<(Client, Messages, Introduction), Failure> {
+    let server = {
+        let asking = client.simple_query(
+            "SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'",
+        );
+        let mut asking = std::pin::pin!(asking);
+        // The connection has no task of its own yet, so it is driven by hand while it answers.
+        poll_fn(|cx| {
+            while let std::task::Poll::Ready(message) = messages.as_mut().poll_next(cx) {
+                if let None | Some(Err(_)) = message {
+                    break;
+                }
+            }
+            asking.as_mut().poll(cx)
+        })
+        .await?
+    };
+    let row = server.iter().find_map(|message| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let column = |index| row.and_then(|row| row.get(index)).unwrap_or_default();
+    let introduction = Introduction {
+        // Minus one is nobody's: a server that does not say is treated as a pooler.
+        pid: column(0).parse().unwrap_or(-1),
+        in_recovery: column(1) == "t",
+        read_only: column(2) == "t",
+    };
+    Ok((client, messages, introduction))
+}
+
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        }
+    }
+}
+
+/// Why one attempt did not lead to a connection.
+enum Failure {
+    Driver(Error),
+    Ours(LockError),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl Failure {
+    /// Whether `pg_hba.conf` has no line for this way of connecting.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Driver(error) if error.code().is_some_and(|code| code.code() == "28000"))
+    }
+
+    fn into_error(self) -> LockError {
+        match self {
+            Self::Driver(error) => error::from_connect(&error),
+            Self::Ours(error) => error,
+        }
+    }
+}
+
+fn unfit() -> LockError {
+    LockError::new(ErrorCode::ServiceUnavailable, "no postgres host fits target_session_attrs")
+        .with_hint("every host that answered is read-only, or a standby, or the opposite of what was asked for")
+}
+
+fn unencrypted() -> LockError {
+    LockError::new(
+        ErrorCode::ServiceUnavailable,
+        "the connection to postgres is not encrypted, and require_tls insists",
+    )
+    .with_hint("switch TLS on at the server, and set sslmode=verify-full")
+}
+
+fn no_socket(error: &std::io::Error) -> LockError {
+    LockError::new(ErrorCode::ServiceUnavailable, "the socket of postgres does not answer")
+        .with_source(error.to_string())
+        .with_hint("check the folder in `host` and the port")
+}

@@ -1,0 +1,81 @@
+//! Can a lock be taken together with other writes, or not at all?
+//!
+//! Yes, when both live in one database: the lock is taken inside the caller's transaction and comes to be when that commits.
+
+use syncguard_core::{AcquireOutcome, AcquireRequest, LockError, Result};
+use tokio_postgres::types::Type;
+
+use crate::backend::{AcquireValues, Names, PostgresBackend, column, read_acquire};
+use crate::error;
+use crate::statement::{Hidden, Param};
+
+impl PostgresBackend {
+    /// Takes a lock inside a transaction of the caller, atomically with its other writes.
+    ///
+    /// Others see the lock when the transaction commits; until then their acquires of this key wait for it, up to their lock timeout,
+    /// so commit soon. The lease counts from this call. After a rollback there was no lock, *and the fence is given again*:
+    /// show it to nobody outside the transaction before the commit. The transaction must run under READ COMMITTED and reach the same
+    /// database as this backend. From here on it commits synchronously, because a lost commit would repeat a fence.
+    ///
+    /// ```no_run
+    /// # async fn example(backend: syncguard_postgres::PostgresBackend, mut client: tokio_postgres::Client)
+    /// #     -> Result<(), Box<dyn std::error::Error>> {
+    /// use syncguard_core::{AcquireOutcome, AcquireRequest, Key, LockBackend, Ttl};
+    ///
+    /// let key = Key::new("invoice:7")?;
+    /// let lock_id = backend.new_lock_id(&key);
+    /// let transaction = client.transaction().await?;
+    /// let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: Ttl::DEFAULT, label: None };
+    /// if let AcquireOutcome::Acquired(lease) = backend.acquire_in_tx(&transaction, request).await? {
+    ///     let fence = lease.fence.to_string();
+    ///     transaction.execute("UPDATE invoice SET state = 'closing', fence = $1 WHERE id = 7", &[&fence]).await?;
+    ///     transaction.commit().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the transaction has another isolation level. After any error from the server the transaction is
+    /// aborted, as after every failed statement.
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back after dropping the future: it may or may not hold the lock.
+    pub async fn acquire_in_tx(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        request: AcquireRequest<'_>,
+    ) -> Result<AcquireOutcome> {
+        let outcome = self.try_in_tx(transaction, request).await;
+        outcome.map_err(|error| error.with_key(request.key).with_lock_id(request.lock_id))
+    }
+
+    async fn try_in_tx(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        request: AcquireRequest<'_>,
+    ) -> Result<AcquireOutcome> {
+        let inner = self.inner();
+        let names = Names::new(request.key)?;
+        let storage_key = Hidden(&names.lock);
+        let query = async |sql: &str, params: &[Param<'_>]| {
+            let rows = transaction.query_typed(sql, params).await.map_err(|error| error::from_statement(&error))?;
+            rows.into_iter().next().ok_or_else(|| LockError::internal("postgres answered without a row"))
+        };
+        let lock_timeout = inner.lock_timeout();
+        let gate = [(&storage_key as _, Type::TEXT), (&lock_timeout as _, Type::TEXT)];
+        let before = query(include_str!("../sql/in_tx_gate.sql"), &gate).await?;
+        if column::<String>(&before, "isolation")? != "read committed" {
+            return Err(LockError::invalid("the transaction is not under READ COMMITTED").with_hint(
+                "an older snapshot does not show who holds the lock now; begin with ISOLATION LEVEL READ COMMITTED",
+            ));
+        }
+        let values = AcquireValues::new(&names, request, inner.clock_floored());
+        let decided = query(&inner.statements().acquire, &values.params()).await?;
+        // The caller's own limits come back: the statements set theirs for the rest of the transaction.
+        let own = [column::<String>(&before, "own_lock_timeout")?, column::<String>(&before, "own_statement_timeout")?];
+        let own = [(&own[0] as _, Type::TEXT), (&own[1] as _, Type::TEXT)];
+        query("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)", &own).await?;
+        read_acquire(&decided, request.key)
+    }
+}

@@ -1,0 +1,281 @@
+//! Who may use a connection, and what happens to one that was left in the middle?
+//!
+//! Connections are kept on a stack and handed out one operation at a time. Three rules keep a stuck key from stopping the rest:
+//! acquires of one key go one after another (the server would serialise them anyway, at the price of a connection each), all
+//! acquires together leave some connections to release and extend, and every wait is bounded.
+//!
+//! A connection whose operation did not come to its end, because it failed, timed out or its future was dropped, may be in
+//! an open transaction or owe answers. It is closed, never handed on.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use syncguard_core::Result;
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Statement};
+
+use crate::connect::Target;
+use crate::error;
+
+/// The connections of one backend.
+pub(crate) enum Pool {
+    Own(OwnPool),
+    /// Brought along by the caller, who may use it for other things too.
+    Brought(deadpool_postgres::Pool),
+}
+
+/// Connections that this backend makes itself.
+pub(crate) struct OwnPool {
+    target: Target,
+    idle: Arc<Mutex<Vec<OwnSession>>>,
+    permits: Arc<Semaphore>,
+}
+
+impl OwnPool {
+    pub(crate) fn new(target: Target, size: usize) -> Self {
+        Self { target, idle: Arc::default(), permits: Arc::new(Semaphore::new(size)) }
+    }
+}
+
+struct OwnSession {
+    client: Client,
+    driving: JoinHandle<()>,
+    /// By the address of the statement's text, which lives as long as the backend.
+    prepared: Mutex<HashMap<usize, Statement>>,
+    behind_pooler: bool,
+}
+
+impl Drop for OwnSession {
+    fn drop(&mut self) {
+        self.driving.abort();
+    }
+}
+
+impl Pool {
+    /// A connection for one operation, by `deadline`.
+    pub(crate) async fn get(&self, deadline: Instant) -> Result<Session> {
+        match self {
+            Self::Own(pool) => pool.get(deadline).await,
+            Self::Brought(pool) => match timeout_at(deadline, pool.get()).await {
+                Ok(Ok(object)) => Ok(Session { inner: Some(Inner::Brought(object)), clean: true }),
+                Ok(Err(error)) => Err(error::from_pool(&error)),
+                Err(_) => Err(error::all_busy()),
+            },
+        }
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Own(pool) => pool.permits.available_permits(),
+            Self::Brought(pool) => pool.status().max_size,
+        }
+    }
+
+    /// Whether connections were seen to lead through a pooler; unknown for a pool that was brought along.
+    pub(crate) fn behind_pooler(&self) -> Option<bool> {
+        match self {
+            Self::Own(pool) => Some(pool.target.seen.pooler()),
+            Self::Brought(_) => None,
+        }
+    }
+
+    pub(crate) fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Own(pool) => Some(&pool.target),
+            Self::Brought(_) => None,
+        }
+    }
+}
+
+impl OwnPool {
+    async fn get(&self, deadline: Instant) -> Result<Session> {
+        let waiting = timeout_at(deadline, self.permits.clone().acquire_owned());
+        let permit = waiting.await.map_err(|_| error::all_busy())?.map_err(|_| error::all_busy())?;
+        let session = match self.pop_idle() {
+            Some(session) => session,
+            None => self.open(deadline).await?,
+        };
+        Ok(Session { inner: Some(Inner::Own { session, home: self.idle.clone(), _permit: permit }), clean: true })
+    }
+
+    fn pop_idle(&self) -> Option<OwnSession> {
+        let mut idle = lock(&self.idle);
+        while let Some(session) = idle.pop() {
+            if !session.client.is_closed() {
+                return Some(session);
+            }
+        }
+        None
+    }
+
+    async fn open(&self, deadline: Instant) -> Result<OwnSession> {
+        let connected =
+            timeout_at(deadline, self.target.connect()).await.map_err(|_| error::no_answer_to_connect())??;
+        let mut messages = connected.messages;
+        // The end of a connection is seen by whoever waits for an answer; there is nobody else to tell.
+        let driving =
+            tokio::spawn(async move { while let Some(Ok(_)) = poll_fn(|cx| messages.as_mut().poll_next(cx)).await {} });
+        Ok(OwnSession {
+            client: connected.client,
+            driving,
+            prepared: Mutex::default(),
+            behind_pooler: connected.behind_pooler,
+        })
+    }
+}
+
+enum Inner {
+    Own { session: OwnSession, home: Arc<Mutex<Vec<OwnSession>>>, _permit: OwnedSemaphorePermit },
+    Brought(deadpool_postgres::Object),
+}
+
+/// A connection on loan. Goes back when dropped, or is closed if it was left in the middle of something.
+pub(crate) struct Session {
+    inner: Option<Inner>,
+    clean: bool,
+}
+
+impl Session {
+    pub(crate) fn client(&self) -> &Client {
+        match self.inner.as_ref() {
+            Some(Inner::Own { session, .. }) => &session.client,
+            Some(Inner::Brought(object)) => object,
+            None => unreachable!("a session is emptied by its drop alone"),
+        }
+    }
+
+    /// Whether this very connection leads through a pooler; unknown for one that was brought along.
+    pub(crate) fn behind_pooler(&self) -> Option<bool> {
+        match self.inner.as_ref() {
+            Some(Inner::Own { session, .. }) => Some(session.behind_pooler),
+            _ => None,
+        }
+    }
+
+    /// From here on until [`finished`](Self::finished) the connection is not fit for anybody else.
+    pub(crate) fn begin(&mut self) {
+        self.clean = false;
+    }
+
+    /// Every answer was received.
+    pub(crate) fn finished(&mut self) {
+        self.clean = true;
+    }
+
+    /// The statement under its name on this connection, prepared on first use.
+    pub(crate) async fn prepare(&self, sql: &str, types: &[Type]) -> Result<Statement, tokio_postgres::Error> {
+        match self.inner.as_ref() {
+            Some(Inner::Own { session, .. }) => {
+                let address = sql.as_ptr().addr();
+                if let Some(statement) = lock(&session.prepared).get(&address) {
+                    return Ok(statement.clone());
+                }
+                let statement = session.client.prepare_typed(sql, types).await?;
+                lock(&session.prepared).insert(address, statement.clone());
+                Ok(statement)
+            }
+            Some(Inner::Brought(object)) => object.prepare_typed_cached(sql, types).await,
+            None => unreachable!("a session is emptied by its drop alone"),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        match (self.inner.take(), self.clean) {
+            (Some(Inner::Own { session, home, _permit }), true) => lock(&home).push(session),
+            // Dropping the object returns it to its pool; taking it out first closes it.
+            (Some(Inner::Brought(object)), false) => drop(deadpool_postgres::Object::take(object)),
+            _ => {}
+        }
+    }
+}
+
+/// Lets acquires of one key pass one after another.
+#[derive(Debug, Default)]
+pub(crate) struct KeyGates(Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>);
+
+/// The right to try one key.
+pub(crate) struct KeyPass<'a> {
+    gates: &'a KeyGates,
+    key: Arc<str>,
+    pass: Option<OwnedMutexGuard<()>>,
+}
+
+impl KeyGates {
+    /// Waits for its turn, by `deadline`.
+    pub(crate) async fn enter(&self, key: &str, deadline: Instant) -> Result<KeyPass<'_>> {
+        let (key, gate) = {
+            let mut gates = lock(&self.0);
+            match gates.get_key_value(key) {
+                Some((key, gate)) => (key.clone(), gate.clone()),
+                None => {
+                    let (key, gate): (Arc<str>, Arc<tokio::sync::Mutex<()>>) = (Arc::from(key), Arc::default());
+                    gates.insert(key.clone(), gate.clone());
+                    (key, gate)
+                }
+            }
+        };
+        // Made before the wait, so that a dropped or timed out wait leaves no entry behind.
+        let mut turn = KeyPass { gates: self, key, pass: None };
+        turn.pass = Some(timeout_at(deadline, gate.lock_owned()).await.map_err(|_| error::all_busy())?);
+        Ok(turn)
+    }
+}
+
+impl Drop for KeyPass<'_> {
+    fn drop(&mut self) {
+        let mut gates = lock(&self.gates.0);
+        drop(self.pass.take());
+        if gates.get(&self.key).is_some_and(|gate| Arc::strong_count(gate) == 1) {
+            gates.remove(&self.key);
+        }
+    }
+}
+
+/// The share of the connections that acquires leave to release and extend.
+pub(crate) fn acquire_slots(pool_size: usize) -> usize {
+    pool_size.saturating_sub((pool_size / 4).max(1)).max(1)
+}
+
+/// When an operation that starts now must be over.
+pub(crate) fn deadline(limit: Duration) -> Instant {
+    Instant::now() + limit
+}
+
+// Every change under these locks is one step, so a panic leaves nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_key_passes_one_at_a_time_and_others_are_free() {
+        let gates = KeyGates::default();
+        let first = gates.enter("a", deadline(Duration::from_secs(1))).await.unwrap();
+        assert!(gates.enter("a", deadline(Duration::from_secs(1))).await.is_err());
+        let other = gates.enter("b", deadline(Duration::from_secs(1))).await.unwrap();
+        drop(first);
+        let second = gates.enter("a", deadline(Duration::from_secs(1))).await.unwrap();
+        drop((second, other));
+        assert!(lock(&gates.0).is_empty());
+    }
+
+    #[test]
+    fn acquires_never_take_every_connection_of_a_pool_of_two_or_more() {
+        assert_eq!(acquire_slots(1), 1);
+        for size in 2..100 {
+            assert!(acquire_slots(size) < size);
+        }
+        assert_eq!(acquire_slots(16), 12);
+    }
+}
