@@ -172,12 +172,13 @@ impl<F: FenceToken> Guard<F> {
         Ok(outcome)
     }
 
-    /// Releases, and tells the hook if that failed.
+    /// Releases, and tells the hook if that failed for good. After a passing fault the drop tries again and tells in the end.
     pub(crate) async fn release_quietly(&self) {
         let held = &self.handle.0;
-        if let Err(error) = self.release().await {
+        if let Err(error) = self.release().await
+            && !error.is_transient()
+        {
             reaper::report(&error, &held.key, &held.lock_id, held.on_release_error.as_ref());
-            // The hook has heard of it; the drop need not try and tell again.
             held.belief().phase = Phase::Released;
         }
     }
