@@ -33,6 +33,7 @@ pub mod cases;
 mod faulty;
 mod harness;
 pub mod history;
+pub mod impostors;
 mod memory_harness;
 mod runner;
 mod scripted;

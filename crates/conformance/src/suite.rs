@@ -63,6 +63,35 @@ macro_rules! __names {
     };
 }
 
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __run_named {
+    ({ $name:expr, $time:ident, $start:expr } $($group:ident :: $case:ident,)*) => {
+        match $name {
+            $(stringify!($case) => $crate::run($crate::Time::$time, $name, async { $start }, async |harness| {
+                $crate::cases::$group::$case(harness).await;
+            }),)*
+            unknown => panic!("no case is called {unknown}"),
+        }
+    };
+}
+
+/// Runs the one case of this name, for bisecting by hand and for proving impostors.
+///
+/// ```
+/// # use syncguard_conformance::MemoryHarness;
+/// syncguard_conformance::run_named!("the_first_fence_is_one", MemoryHarness::start(), paused);
+/// ```
+#[macro_export]
+macro_rules! run_named {
+    ($name:expr, $start:expr) => {
+        $crate::__for_each_case!(__run_named { $name, Real, $start })
+    };
+    ($name:expr, $start:expr, paused) => {
+        $crate::__for_each_case!(__run_named { $name, Paused, $start })
+    };
+}
+
 /// The names of all cases, in the order of the suite.
 pub const CASES: &[&str] = crate::__for_each_case!(__names {});
 

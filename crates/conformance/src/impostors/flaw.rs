@@ -1,0 +1,118 @@
+//! In which ways can a backend be wrong, and which case must notice?
+
+/// What is wrong with an impostor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// A dead holder keeps its lock.
+    NeverExpires,
+    /// Every lease has the same length.
+    IgnoresTtl,
+    /// Leases end without the tolerance.
+    NoTolerance,
+    /// `is_locked` alone forgets the tolerance.
+    NoToleranceInIsLocked,
+    /// The check and the grant are two steps.
+    ChecksThenActs,
+    /// Extend looks whether the lock is alive and renews a moment later, whoever has it then.
+    GrantsTwiceAtTheEnd,
+    /// Extend renews what is over.
+    ExtendsTheDead,
+    /// Extend makes a lock that is not there.
+    ExtendCreates,
+    /// Extend adds to the lease instead of replacing it.
+    ExtendAdds,
+    /// Extend never shortens.
+    ExtendNeverShortens,
+    /// Extend takes a new fence.
+    ExtendTakesAFence,
+    /// A fence is given again.
+    ReusesAFence,
+    /// The counter starts again after a release.
+    ResetsTheFenceOnRelease,
+    /// Cleaning up removes the counter too.
+    CleanupRemovesTheCounter,
+    /// Cleaning up removes what died a moment ago.
+    CleanupWithoutGuard,
+    /// Cleaning up removes what is alive.
+    CleanupRemovesTheLiving,
+    /// Looking cleans up although nobody switched it on.
+    AlwaysCleansUp,
+    /// A contended acquire takes a fence.
+    ContentionTakesAFence,
+    /// Fences go on past their limit.
+    NoFenceLimit,
+    /// A refused fence leaves its lock behind.
+    LimitLeavesALock,
+    /// Release frees whatever lock there is.
+    ReleasesAStrangersLock,
+    /// Extend renews whatever lock there is.
+    ExtendsForAStranger,
+    /// A second release says that it released.
+    ReleasesTwice,
+    /// The same id is contended by itself.
+    NotIdempotent,
+    /// The same id takes another fence.
+    AcquiresTwice,
+    /// The same id renews its lease by asking again.
+    OwningUpExtends,
+    /// Lookup shows what is over.
+    LookupShowsTheDead,
+    /// Lookup renews.
+    LookupExtends,
+    /// Keys are trimmed.
+    TrimsKeys,
+    /// Keys are folded to lower case.
+    FoldsCase,
+    /// Keys are cut.
+    CutsLongKeys,
+    /// Namespaces share their locks.
+    SharesNamespaces,
+    /// A value that is no lock counts as free.
+    TakesForeignForFree,
+    /// Errors show the key.
+    LeaksRawNames,
+    /// A call that is dropped midway leaves the client locked up.
+    DiesWhenDropped,
+}
+
+impl Flaw {
+    /// Every flaw with the case that must catch it.
+    pub const ALL: &'static [(Self, &'static str)] = &[
+        (Self::NeverExpires, "a_lock_is_free_after_the_tolerance"),
+        (Self::IgnoresTtl, "the_expiry_comes_from_the_backends_clock"),
+        (Self::NoTolerance, "a_lock_is_live_within_the_tolerance"),
+        (Self::NoToleranceInIsLocked, "is_locked_follows_the_predicate_through_the_end"),
+        (Self::ChecksThenActs, "one_of_many_acquirers_of_an_absent_key_wins"),
+        (Self::GrantsTwiceAtTheEnd, "an_extend_and_an_acquire_at_the_end_never_both_succeed"),
+        (Self::ExtendsTheDead, "a_dead_lock_cannot_be_extended"),
+        (Self::ExtendCreates, "an_unknown_id_is_absent_everywhere"),
+        (Self::ExtendAdds, "extend_replaces_the_lease"),
+        (Self::ExtendNeverShortens, "extend_may_shorten_the_lease"),
+        (Self::ExtendTakesAFence, "extend_and_release_move_no_counter"),
+        (Self::ReusesAFence, "fences_rise_strictly_over_many_cycles"),
+        (Self::ResetsTheFenceOnRelease, "fences_rise_from_client_to_client"),
+        (Self::CleanupRemovesTheCounter, "fences_rise_over_cleanup"),
+        (Self::CleanupWithoutGuard, "purging_spares_what_died_a_moment_ago"),
+        (Self::CleanupRemovesTheLiving, "purging_removes_the_dead_once_and_spares_the_living"),
+        (Self::AlwaysCleansUp, "looking_does_not_clean_up_by_default"),
+        (Self::ContentionTakesAFence, "a_contended_acquire_consumes_no_fence"),
+        (Self::NoFenceLimit, "a_counter_past_its_limit_refuses_and_leaves_no_lock"),
+        (Self::LimitLeavesALock, "a_counter_at_its_limit_refuses_and_leaves_no_lock"),
+        (Self::ReleasesAStrangersLock, "a_stranger_can_neither_release_nor_extend"),
+        (Self::ExtendsForAStranger, "a_stranger_can_neither_release_nor_extend"),
+        (Self::ReleasesTwice, "releasing_twice_is_absent_the_second_time"),
+        (Self::NotIdempotent, "an_acquire_whose_reply_was_lost_is_owned_up_to"),
+        (Self::AcquiresTwice, "many_requests_of_one_id_are_one_acquisition"),
+        (Self::OwningUpExtends, "acquiring_again_with_the_same_id_owns_up"),
+        (Self::LookupShowsTheDead, "a_lookup_of_what_is_not_held_is_none"),
+        (Self::LookupExtends, "lookups_are_read_only"),
+        (Self::TrimsKeys, "white_space_is_part_of_a_key"),
+        (Self::FoldsCase, "upper_and_lower_case_are_two_locks"),
+        (Self::CutsLongKeys, "long_keys_that_differ_at_the_end_are_two_locks"),
+        (Self::SharesNamespaces, "two_namespaces_never_see_each_other"),
+        (Self::TakesForeignForFree, "a_value_that_is_no_lock_is_never_free"),
+        (Self::LeaksRawNames, "errors_show_no_raw_name"),
+        (Self::DiesWhenDropped, "a_crowd_of_dropped_calls_leaves_the_client_usable"),
+    ];
+}

@@ -1,0 +1,397 @@
+//! Would the suite notice?
+//!
+//! An [`Impostor`] is a backend in memory with exactly one [`Flaw`]; without one it is correct and passes every case. Each
+//! flaw names the case that must catch it, and a test runs them all: a suite that an impostor passes proves nothing.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use syncguard_core::time::{CLEANUP_GUARD_MS, Clock, TokioClock, free_in, is_live};
+use syncguard_core::{
+    AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Fence, Key, Lease, LockBackend, LockError,
+    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl,
+};
+
+mod flaw;
+
+use crate::{Budget, Harness, Poison, Unsupported};
+
+pub use flaw::Flaw;
+
+/// A backend in memory that is wrong in one way, or in none.
+#[derive(Clone)]
+pub struct Impostor {
+    flaw: Option<Flaw>,
+    namespace: &'static str,
+    cleans: bool,
+    store: Arc<Mutex<Store>>,
+    /// Taken across an await by the flaw that a dropped call leaves locked up.
+    turn: Arc<tokio::sync::Semaphore>,
+}
+
+#[derive(Default)]
+struct Store {
+    places: HashMap<String, Place>,
+    counters: HashMap<String, u64>,
+}
+
+enum Place {
+    Lock(Stored),
+    Foreign,
+}
+
+#[derive(Clone)]
+struct Stored {
+    key: Key,
+    lock_id: LockId,
+    fence: Fence,
+    acquired_at: Timestamp,
+    expires_at: Timestamp,
+}
+
+impl fmt::Debug for Impostor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Impostor({:?})", self.flaw)
+    }
+}
+
+impl Impostor {
+    fn new(flaw: Option<Flaw>) -> Self {
+        Self {
+            flaw,
+            namespace: "here",
+            cleans: false,
+            store: Arc::default(),
+            turn: Arc::new(tokio::sync::Semaphore::new(1)),
+        }
+    }
+
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    fn now() -> Timestamp {
+        TokioClock.wall()
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, key: &Key) -> String {
+        let mut name = key.as_str().to_owned();
+        match self.flaw {
+            Some(Flaw::TrimsKeys) => name = name.trim().to_owned(),
+            Some(Flaw::FoldsCase) => name = name.to_lowercase(),
+            Some(Flaw::CutsLongKeys) => name = name.chars().take(500).collect(),
+            _ => {}
+        }
+        if self.has(Flaw::SharesNamespaces) { name } else { format!("{}:{name}", self.namespace) }
+    }
+
+    fn is_mine(&self, place: &str) -> bool {
+        self.has(Flaw::SharesNamespaces) || place.starts_with(&format!("{}:", self.namespace))
+    }
+
+    fn live(&self, expires_at: Timestamp, now: Timestamp) -> bool {
+        match self.flaw {
+            Some(Flaw::NeverExpires) => true,
+            Some(Flaw::NoTolerance) => expires_at > now,
+            _ => is_live(expires_at, now),
+        }
+    }
+
+    fn expiry(&self, now: Timestamp, ttl: Ttl) -> Timestamp {
+        now.plus(if self.has(Flaw::IgnoresTtl) { Ttl::DEFAULT } else { ttl })
+    }
+
+    /// The place of the live lock of an id.
+    fn owned(&self, store: &Store, lock_id: &LockId, now: Timestamp, any: bool) -> Option<String> {
+        let mut places = store.places.iter().filter(|(place, _)| self.is_mine(place));
+        let found = places.find(|(_, held)| match held {
+            Place::Lock(held) => (any || held.lock_id == *lock_id) && self.live(held.expires_at, now),
+            Place::Foreign => false,
+        });
+        found.map(|(place, _)| place.clone())
+    }
+
+    fn foreign(&self, key: &Key) -> LockError {
+        let message = if self.has(Flaw::LeaksRawNames) {
+            format!("the value of {} is not a lock", key.as_str())
+        } else {
+            "the stored value is not a lock".to_owned()
+        };
+        LockError::internal(message).with_key(key)
+    }
+
+    fn next_fence(&self, store: &mut Store, key: &Key) -> Result<Fence> {
+        let place = self.place(key);
+        let counter = store.counters.get(&place).copied().unwrap_or(0);
+        let next = if self.has(Flaw::ReusesAFence) { counter.max(1) } else { counter.saturating_add(1) };
+        let next = if self.has(Flaw::NoFenceLimit) { next.min(Fence::MAX.get()) } else { next };
+        let fence = Fence::new(next).map_err(|error| {
+            if self.has(Flaw::LeaksRawNames) {
+                return LockError::internal(format!("the counter of {} is at its limit", key.as_str()));
+            }
+            error.with_key(key)
+        })?;
+        store.counters.insert(place, fence.get());
+        Ok(fence)
+    }
+
+    fn grant(&self, store: &mut Store, request: AcquireRequest<'_>, now: Timestamp) -> Result<AcquireOutcome> {
+        let place = self.place(request.key);
+        let mut stored = Stored {
+            key: request.key.clone(),
+            lock_id: request.lock_id.clone(),
+            fence: Fence::FIRST,
+            acquired_at: now,
+            expires_at: self.expiry(now, request.ttl),
+        };
+        if self.has(Flaw::LimitLeavesALock) {
+            store.places.insert(place.clone(), Place::Lock(stored.clone()));
+        }
+        stored.fence = self.next_fence(store, request.key)?;
+        let lease = Lease { fence: stored.fence, expires_at: stored.expires_at };
+        store.places.insert(place, Place::Lock(stored));
+        Ok(AcquireOutcome::Acquired(lease))
+    }
+
+    /// The answer to an acquire of a place where something is; `None` when it is free.
+    fn answer_held(
+        &self,
+        store: &mut Store,
+        request: AcquireRequest<'_>,
+        now: Timestamp,
+    ) -> Result<Option<AcquireOutcome>> {
+        let held = match store.places.get(&self.place(request.key)) {
+            None => return Ok(None),
+            Some(Place::Foreign) if self.has(Flaw::TakesForeignForFree) => return Ok(None),
+            Some(Place::Foreign) => return Err(self.foreign(request.key)),
+            Some(Place::Lock(held)) => held.clone(),
+        };
+        if !self.live(held.expires_at, now) {
+            return Ok(None);
+        }
+        if held.lock_id == *request.lock_id && !self.has(Flaw::NotIdempotent) {
+            if self.has(Flaw::AcquiresTwice) {
+                return Ok(None);
+            }
+            let expires_at = if self.has(Flaw::OwningUpExtends) { now.plus(request.ttl) } else { held.expires_at };
+            return Ok(Some(AcquireOutcome::Acquired(Lease { fence: held.fence, expires_at })));
+        }
+        if self.has(Flaw::ContentionTakesAFence) {
+            self.next_fence(store, request.key)?;
+        }
+        let wait = free_in(held.expires_at, now);
+        Ok(Some(AcquireOutcome::Contended(Contention { free_in: Some(wait) })))
+    }
+
+    fn purge(&self, now: Timestamp, only: Option<&str>) -> u64 {
+        let mut store = self.store();
+        let guard = if self.has(Flaw::CleanupWithoutGuard) { 0 } else { CLEANUP_GUARD_MS };
+        let dead: Vec<String> = store
+            .places
+            .iter()
+            .filter(|(place, _)| self.is_mine(place) && only.is_none_or(|only| only == *place))
+            .filter(|(_, held)| match held {
+                Place::Lock(_) if self.has(Flaw::CleanupRemovesTheLiving) => true,
+                Place::Lock(held) => now.as_millis() - held.expires_at.as_millis() > guard,
+                Place::Foreign => false,
+            })
+            .map(|(place, _)| place.clone())
+            .collect();
+        for place in &dead {
+            store.places.remove(place);
+            if self.has(Flaw::CleanupRemovesTheCounter) {
+                store.counters.remove(place);
+            }
+        }
+        u64::try_from(dead.len()).unwrap_or(u64::MAX)
+    }
+}
+
+impl LockBackend for Impostor {
+    type Fence = Fence;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { backend: "impostor".into(), fencing: true, time_authority: TimeAuthority::Server }
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
+        if self.has(Flaw::DiesWhenDropped) {
+            let turn = self.turn.acquire().await.map_err(|_| LockError::internal("closed"))?;
+            turn.forget();
+            tokio::task::yield_now().await;
+            self.turn.add_permits(1);
+        }
+        // A network makes every call wait once; a flaw may look before it and act after it.
+        let looked = self.has(Flaw::ChecksThenActs).then(|| self.answer_held(&mut self.store(), request, Self::now()));
+        tokio::task::yield_now().await;
+        let mut store = self.store();
+        let now = Self::now();
+        let held = match looked {
+            Some(looked) => looked?,
+            None => self.answer_held(&mut store, request, now)?,
+        };
+        match held {
+            Some(answer) => Ok(answer),
+            None => self.grant(&mut store, request, now),
+        }
+    }
+
+    async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
+        tokio::task::yield_now().await;
+        let mut store = self.store();
+        let any = self.has(Flaw::ReleasesAStrangersLock);
+        let Some(place) = self.owned(&store, lock_id, Self::now(), any) else {
+            let twice = self.has(Flaw::ReleasesTwice);
+            return Ok(if twice { ReleaseOutcome::Released } else { ReleaseOutcome::Absent(None) });
+        };
+        store.places.remove(&place);
+        if self.has(Flaw::ResetsTheFenceOnRelease) {
+            store.counters.remove(&place);
+        }
+        Ok(ReleaseOutcome::Released)
+    }
+
+    async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
+        if self.has(Flaw::GrantsTwiceAtTheEnd) {
+            let alive = self.owned(&self.store(), lock_id, Self::now(), false).is_some();
+            tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+            if alive {
+                return Ok(ExtendOutcome::Extended { expires_at: Self::now().plus(ttl) });
+            }
+        }
+        tokio::task::yield_now().await;
+        let mut store = self.store();
+        let now = Self::now();
+        let seen = if self.has(Flaw::ExtendsTheDead) { Timestamp::from_millis(0) } else { now };
+        let mut owned = self.owned(&store, lock_id, seen, self.has(Flaw::ExtendsForAStranger));
+        if owned.is_none() && self.has(Flaw::ExtendCreates) {
+            let key = Key::new("k")?;
+            let place = self.place(&key);
+            let made = Stored { key, lock_id: lock_id.clone(), fence: Fence::FIRST, acquired_at: now, expires_at: now };
+            store.places.insert(place.clone(), Place::Lock(made));
+            owned = Some(place);
+        }
+        let Some(place) = owned else { return Ok(ExtendOutcome::Absent(None)) };
+        let Some(Place::Lock(held)) = store.places.get_mut(&place) else { return Ok(ExtendOutcome::Absent(None)) };
+        let replaced = self.expiry(now, ttl);
+        let expires_at = match self.flaw {
+            Some(Flaw::ExtendAdds) => held.expires_at.plus(ttl),
+            Some(Flaw::ExtendNeverShortens) => held.expires_at.max(replaced),
+            _ => replaced,
+        };
+        held.expires_at = expires_at;
+        let key = held.key.clone();
+        if self.has(Flaw::ExtendTakesAFence) {
+            self.next_fence(&mut store, &key)?;
+        }
+        Ok(ExtendOutcome::Extended { expires_at })
+    }
+
+    async fn is_locked(&self, key: &Key) -> Result<bool> {
+        tokio::task::yield_now().await;
+        let place = self.place(key);
+        let now = Self::now();
+        let locked = match self.store().places.get(&place) {
+            Some(Place::Lock(held)) if self.has(Flaw::NoToleranceInIsLocked) => held.expires_at > now,
+            Some(Place::Lock(held)) => self.live(held.expires_at, now),
+            Some(Place::Foreign) => !self.has(Flaw::TakesForeignForFree),
+            None => false,
+        };
+        if !locked && (self.cleans || self.has(Flaw::AlwaysCleansUp)) {
+            self.purge(now, Some(&place));
+        }
+        Ok(locked)
+    }
+
+    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
+        tokio::task::yield_now().await;
+        let mut store = self.store();
+        let now = Self::now();
+        let seen = if self.has(Flaw::LookupShowsTheDead) { Timestamp::from_millis(0) } else { now };
+        let place = match query {
+            Lookup::Key(key) => Some(self.place(key)),
+            Lookup::LockId(lock_id) => self.owned(&store, lock_id, seen, false),
+        };
+        let held = match place.and_then(|place| store.places.get_mut(&place)) {
+            Some(Place::Lock(held)) if self.live(held.expires_at, seen) => held,
+            Some(Place::Foreign) => match query {
+                Lookup::Key(key) => return Err(self.foreign(key)),
+                Lookup::LockId(_) => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        if self.has(Flaw::LookupExtends) {
+            held.expires_at = Timestamp::from_millis(held.expires_at.as_millis() + 1_000);
+        }
+        let Stored { key, lock_id, fence, acquired_at, expires_at } = held.clone();
+        Ok(Some(LockInfo::new(key, lock_id, fence, acquired_at, expires_at, now)))
+    }
+
+    async fn purge_expired(&self) -> Result<u64> {
+        tokio::task::yield_now().await;
+        Ok(self.purge(Self::now(), None))
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(TokioClock)
+    }
+}
+
+/// The harness of an [`Impostor`]. Use it paused.
+#[derive(Debug)]
+pub struct ImpostorHarness(Impostor);
+
+impl ImpostorHarness {
+    /// An impostor with one flaw.
+    pub fn with(flaw: Flaw) -> Self {
+        Self(Impostor::new(Some(flaw)))
+    }
+
+    /// The impostor without a flaw: a correct backend.
+    pub fn honest() -> Self {
+        Self(Impostor::new(None))
+    }
+}
+
+impl Harness for ImpostorHarness {
+    type Backend = Impostor;
+
+    async fn backend(&self) -> Impostor {
+        self.0.clone()
+    }
+
+    async fn elsewhere(&self) -> Impostor {
+        Impostor { namespace: "there", ..self.0.clone() }
+    }
+
+    async fn cleaning(&self) -> Result<Impostor, Unsupported> {
+        Ok(Impostor { cleans: true, ..self.0.clone() })
+    }
+
+    async fn set_counter(&self, key: &Key, value: u64) -> Result<(), Unsupported> {
+        self.0.store().counters.insert(self.0.place(key), value);
+        Ok(())
+    }
+
+    async fn counter(&self, key: &Key) -> Result<Option<u64>, Unsupported> {
+        Ok(self.0.store().counters.get(&self.0.place(key)).copied())
+    }
+
+    async fn poison(&self, key: &Key, _: Poison) -> Result<(), Unsupported> {
+        self.0.store().places.insert(self.0.place(key), Place::Foreign);
+        Ok(())
+    }
+
+    async fn restart(&self) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { contended_cycles: 1_000, ..Budget::default() }
+    }
+}
