@@ -165,6 +165,7 @@ struct World {
     storage: MemoryBackend,
     clock: Arc<SleepyClock>,
     dice: Arc<Dice>,
+    key: Key,
     believers: std::sync::Mutex<Vec<LockHandle>>,
     tally: Arc<Tally>,
 }
@@ -174,13 +175,20 @@ impl World {
         let clock = Arc::new(SleepyClock::default());
         let storage = MemoryBackend::with_clock(clock.clone());
         let dice = Arc::new(Dice::new(seed));
-        Arc::new(Self { storage, clock, dice, believers: std::sync::Mutex::default(), tally })
+        Arc::new(Self {
+            storage,
+            clock,
+            dice,
+            key: Key::new(KEY).unwrap(),
+            believers: std::sync::Mutex::default(),
+            tally,
+        })
     }
 
     async fn client(self: Arc<Self>) {
         let network = BadNetwork { storage: self.storage.clone(), dice: self.dice.clone() };
         let locker = Locker::new(network);
-        for _ in 0..2 {
+        for _ in 0..=self.dice.roll(2) {
             let slept_before = self.clock.slept_ms.load(Ordering::SeqCst);
             let ttl = Duration::from_millis(80 + self.dice.roll(250));
             let request =
@@ -208,23 +216,30 @@ impl World {
         }
     }
 
+    fn believers_now(&self) -> Vec<LockHandle> {
+        let mut believers = self.believers.lock().unwrap();
+        believers.retain(LockHandle::is_held);
+        believers.clone()
+    }
+
     /// Looks at every believer at once, every few milliseconds, and sometimes closes the lid.
     async fn watch(self: Arc<Self>) {
         loop {
-            sleep(Duration::from_millis(9)).await;
-            if self.dice.roll(120) == 0 {
+            sleep(Duration::from_millis(13)).await;
+            if self.dice.roll(60) == 0 {
                 self.clock.suspend(self.dice.roll(2_000));
                 self.tally.count(Tally::SUSPENDS);
             }
-            let mut believers = self.believers.lock().unwrap().clone();
-            believers.retain(LockHandle::is_held);
-            let owner = self.storage.lookup(Lookup::Key(&Key::new(KEY).unwrap())).await.unwrap();
+            let believers = self.believers_now();
+            if believers.is_empty() {
+                continue;
+            }
+            let owner = self.storage.lookup(Lookup::Key(&self.key)).await.unwrap();
             let foreign = owner
                 .is_some_and(|owner| believers.iter().any(|believer| believer.lock_id() != owner.reveal().lock_id));
             if believers.len() > 1 || foreign {
                 self.tally.count(Tally::OVERLAPS);
             }
-            *self.believers.lock().unwrap() = believers;
         }
     }
 }
