@@ -146,7 +146,7 @@ impl FirestoreBackend {
         let (collection, project, database) = (&self.options.collection, &self.options.project, &self.options.database);
         LockError::invalid("the single-field index on `lockId` is missing").with_hint(format!(
             "gcloud firestore indexes fields update lockId --collection-group={collection} \
-             --index=order=ascending,query-scope=collection --project={project} --database='{database}'"
+             --index=order=ascending --project={project} --database='{database}'"
         ))
     }
 }

@@ -144,9 +144,9 @@ impl Rpc {
                 found.documents.extend(answer.document);
                 found.read_time = answer.read_time.or(found.read_time);
             }
-            if let Some(time) = &found.read_time {
-                self.skew.observe(sent, time, &*self.clock);
-            }
+            // Even an empty answer tells its time: one that does not is a stream that ended early, not an absent lock.
+            let Some(time) = &found.read_time else { return Err(RpcError::new(Kind::BadReply)) };
+            self.skew.observe(sent, time, &*self.clock);
             Ok(found)
         })
         .await

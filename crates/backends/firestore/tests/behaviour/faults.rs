@@ -233,3 +233,24 @@ async fn nobody_listening_is_service_unavailable_and_certain() {
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("refused"), "{cause}");
 }
+
+#[tokio::test]
+async fn an_answer_that_ends_early_is_not_an_absent_lock() {
+    let project = Project::start().await;
+    let backend = project.backend().await;
+    let (id, _) = take(&backend, "k").await;
+    for _ in 0..2 {
+        project.faults.next("BatchGetDocuments", Fault::Refuse(Code::Ok));
+        project.faults.next("RunQuery", Fault::Refuse(Code::Ok));
+    }
+
+    let tried = try_take(&backend, "k").await.map(|_| ());
+    let looked = backend.is_locked(&key("k")).await.map(|_| ());
+    let released = backend.release(&id).await.map(|_| ());
+    let found = backend.lookup(Lookup::LockId(&id)).await.map(|_| ());
+
+    for answer in [tried, looked, released, found] {
+        assert_eq!(answer.unwrap_err().code(), ErrorCode::Internal);
+    }
+    assert!(backend.release(&id).await.unwrap().is_released());
+}
