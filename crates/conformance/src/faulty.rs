@@ -71,6 +71,7 @@ pub enum Fault {
 pub struct Faulty<B> {
     inner: Arc<B>,
     plans: Arc<Mutex<HashMap<Operation, Plan>>>,
+    pushes: bool,
 }
 
 #[derive(Default)]
@@ -83,7 +84,7 @@ struct Plan {
 
 impl<B> Clone for Faulty<B> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), plans: self.plans.clone() }
+        Self { inner: self.inner.clone(), plans: self.plans.clone(), pushes: self.pushes }
     }
 }
 
@@ -96,7 +97,13 @@ impl<B> fmt::Debug for Faulty<B> {
 impl<B> Faulty<B> {
     /// A backend without faults yet.
     pub fn new(inner: B) -> Self {
-        Self { inner: Arc::new(inner), plans: Arc::default() }
+        Self { inner: Arc::new(inner), plans: Arc::default(), pushes: true }
+    }
+
+    /// The same without wake hints: waiters have their schedule alone, and attempts can be counted.
+    #[must_use]
+    pub fn without_hints(self) -> Self {
+        Self { pushes: false, ..self }
     }
 
     /// Breaks the nth call of an operation from now on; 1 is the next.
@@ -221,7 +228,7 @@ impl<B: LockBackend> LockBackend for Faulty<B> {
     }
 
     async fn wake(&self, key: &Key) -> WakeHint {
-        self.inner.wake(key).await
+        if self.pushes { self.inner.wake(key).await } else { WakeHint::never() }
     }
 
     async fn health(&self) -> HealthReport {

@@ -86,7 +86,7 @@ pub trait Harness: Send + Sync + Sized + 'static {
     /// How much later than promised an answer may come before a case calls it late. Busy test machines need some;
     /// paused time needs little.
     fn slack(&self) -> Duration {
-        Duration::from_millis(500)
+        Duration::from_secs(1)
     }
 }
 

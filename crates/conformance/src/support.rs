@@ -9,7 +9,7 @@ use syncguard_core::{
     AcquireOutcome, AcquireRequest, Contention, Fence, Key, Lease, LockBackend, LockId, Lookup, Result, Timestamp, Ttl,
 };
 
-use crate::Harness;
+use crate::{Faulty, Harness};
 
 /// Long enough that it never ends within a case.
 pub(crate) const LONG: Ttl = Ttl::DEFAULT;
@@ -140,4 +140,9 @@ pub(crate) async fn promptly<T>(look: impl AsyncFn(Key) -> Option<T>) -> T {
         }
     }
     panic!("in {TRIALS} trials the machine never looked in time; run fewer tests at once");
+}
+
+/// A client of the harness that can be broken.
+pub(crate) async fn faulty<H: Harness>(h: &H) -> Faulty<H::Backend> {
+    Faulty::new(h.backend().await)
 }

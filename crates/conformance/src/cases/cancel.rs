@@ -15,7 +15,7 @@ use crate::support::{BackendClock, LONG, after, attempt_as, give_back, is_locked
 const MOST_POLLS: u32 = 200;
 
 /// Polls at most `polls` times, each after a wake-up. Whether the call completed.
-async fn dropped_after<T>(polls: u32, call: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn dropped_after<T>(polls: u32, call: impl Future<Output = T>) -> Option<T> {
     let mut call = pin!(call);
     let mut done = 0;
     std::future::poll_fn(move |context| {

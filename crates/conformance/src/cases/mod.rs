@@ -5,9 +5,11 @@
 
 pub mod cancel;
 pub mod cleanup;
+pub mod client;
 pub mod exclusion;
 pub mod failure;
 pub mod fences;
+pub mod inputs;
 pub mod keys;
 pub mod liveness;
 pub mod ownership;
