@@ -52,9 +52,9 @@ pub struct Counts {
     pub accepted: u64,
     /// Times a fault took effect: a chunk delayed, dropped or held back, a connection cut, reset or refused by closing.
     pub faults: u64,
-    /// Bytes delivered to the server.
+    /// Bytes sent on to the server.
     pub to_server: u64,
-    /// Bytes delivered to the client.
+    /// Bytes sent on to the client.
     pub to_client: u64,
     /// Bytes that vanished.
     pub dropped: u64,
@@ -423,13 +423,14 @@ impl<'a> Pump<'a> {
                 bytes = &bytes[..left];
             }
         }
-        self.target().write_all(bytes).ok()?;
         self.passed += length(bytes);
         let counter = match self.direction {
             Direction::ToServer => &self.shared.to_server,
             Direction::ToClient => &self.shared.to_client,
         };
+        // Counted first: who has seen the bytes must find them counted.
         counter.fetch_add(length(bytes), Ordering::Relaxed);
+        self.target().write_all(bytes).ok()?;
         if cut {
             self.connection.close();
             return None;
