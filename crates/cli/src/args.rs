@@ -50,12 +50,19 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Backend and output")]
 #[allow(clippy::struct_excessive_bools, reason = "one field per flag")]
 pub(crate) struct Global {
-    /// Backend: sqlite:PATH, redis://…, postgres://…, firestore://…, memory:
+    /// Backend, for example `sqlite:PATH` or `redis://HOST`
     #[arg(short, long, global = true, env = "SYNCGUARD_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) url: Option<String>,
 
     /// Read the backend's URL from a file, to keep its password out of `ps`
-    #[arg(long, global = true, env = "SYNCGUARD_URL_FILE", value_name = "FILE")]
+    #[arg(
+        long,
+        global = true,
+        env = "SYNCGUARD_URL_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        hide_short_help = true
+    )]
     pub(crate) url_file: Option<PathBuf>,
 
     /// Refuse a backend that only this machine can see (exit 78)
@@ -63,7 +70,14 @@ pub(crate) struct Global {
     pub(crate) require_remote: bool,
 
     /// `remote` refuses a local backend, `local` silences the warning about one under CI or Kubernetes
-    #[arg(long, global = true, env = "SYNCGUARD_REQUIRE", value_name = "WHERE", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "SYNCGUARD_REQUIRE",
+        hide_env_values = true,
+        value_name = "WHERE",
+        hide_short_help = true
+    )]
     pub(crate) require: Option<String>,
 
     /// Refuse a connection that is not encrypted (exit 78)
@@ -87,7 +101,14 @@ pub(crate) struct Global {
     pub(crate) color: Color,
 
     /// The library's log on stderr: off, error, warn, info, debug, trace
-    #[arg(long, global = true, env = "SYNCGUARD_LOG", value_name = "LEVEL", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "SYNCGUARD_LOG",
+        hide_env_values = true,
+        value_name = "LEVEL",
+        hide_short_help = true
+    )]
     pub(crate) log: Option<String>,
 }
 
@@ -125,7 +146,7 @@ pub(crate) enum Command {
     /// Check connectivity, rights, schema, durability and clock
     Doctor(DoctorArgs),
     #[command(name = crate::run::watchdog::COMMAND, hide = true)]
-    Watchdog(WatchdogArgs),
+    Watchdog,
 }
 
 /// How a lock is taken, by `run` and `acquire` alike.
@@ -136,11 +157,11 @@ pub(crate) struct Taking {
     pub(crate) no_wait: bool,
 
     /// Wait at most this long, or `forever`
-    #[arg(short, long, value_name = "DUR", default_value = "5s", value_parser = values::wait)]
+    #[arg(short, long, value_name = "DUR", default_value = "5s", value_parser = values::wait, allow_hyphen_values = true)]
     pub(crate) wait: Wait,
 
-    /// The lease: a holder that died frees the lock after this long
-    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = values::ttl)]
+    /// The lease: how long a dead holder keeps the lock
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Ttl,
 
     /// What waiters see as the holder [default: user@host]
@@ -179,23 +200,23 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_renew: bool,
 
-    /// If the command ends sooner, keep the lock for the rest of this time
-    #[arg(long, value_name = "DUR", value_parser = values::lease_like)]
+    /// If the command ends sooner, keep the lock that long
+    #[arg(long, value_name = "DUR", value_parser = values::lease_like, allow_hyphen_values = true)]
     pub(crate) hold_at_least: Option<Duration>,
 
     /// If it is held: do nothing, say nothing, exit 0 (= -n -E 0)
     #[arg(long, conflicts_with_all = ["wait", "conflict_exit_code"])]
     pub(crate) skip_if_locked: bool,
 
-    /// What to do with the command when the lock is lost: kill, warn, or signal:SIG
+    /// When the lock is lost: kill, warn, or signal:SIG
     #[arg(long, value_name = "WHAT", default_value = "kill", value_parser = values::on_lost)]
     pub(crate) on_lost: OnLost,
 
-    /// Time between TERM and KILL when the lock is lost [default: a third of the ttl, at most 10s]
-    #[arg(long, value_name = "DUR", value_parser = values::duration)]
+    /// Time between TERM and KILL then [default: ttl/3, at most 10s]
+    #[arg(long, value_name = "DUR", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
 
-    /// After a loss or a failure of the command, wait for the lock and start it again
+    /// After a loss or a failure, wait for the lock and start again
     #[arg(long)]
     pub(crate) respawn: bool,
 
@@ -248,7 +269,7 @@ pub(crate) enum Format {
 #[derive(Debug, Args)]
 pub(crate) struct ExtendArgs {
     /// The new lease, from now
-    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = values::ttl)]
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Ttl,
 
     #[command(flatten)]
@@ -302,11 +323,4 @@ pub(crate) struct DoctorArgs {
     /// Make warnings fail too
     #[arg(long)]
     pub(crate) strict: bool,
-}
-
-/// The second process that `run` starts for itself.
-#[derive(Debug, Args)]
-pub(crate) struct WatchdogArgs {
-    /// The process group to guard.
-    pub(crate) group: i32,
 }

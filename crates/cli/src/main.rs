@@ -32,8 +32,8 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return ExitCode::from(usage_error(&error)),
     };
-    if let Command::Watchdog(args) = &cli.command {
-        return run::watchdog::guard(args.group);
+    if matches!(cli.command, Command::Watchdog) {
+        return run::watchdog::guard();
     }
     let output = Output {
         json: cli.global.json,
@@ -80,7 +80,7 @@ fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Endi
             Command::Release(args) => commands::release::release(args, resolve, output).await.map(Ending::Code),
             Command::Status(args) => commands::status::status(args, resolve, output).await.map(Ending::Code),
             Command::Doctor(args) => commands::doctor::doctor(&args, &resolve()?, output).await.map(Ending::Code),
-            Command::Watchdog(_) => Ok(Ending::Code(exit::INTERNAL)),
+            Command::Watchdog => Ok(Ending::Code(exit::INTERNAL)),
         }
     });
     // A driver's thread that hangs in a system call must not keep us from exiting.

@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 
 use super::Job;
 use super::environment;
+use super::watchdog::Introduction;
 use crate::exit::{self, Failure};
 use crate::output::escape;
 
@@ -31,7 +32,7 @@ pub(crate) struct Started {
     pub(crate) target: Target,
 }
 
-pub(crate) fn start(job: &Job, guard: &Guard) -> Result<Started, Failure> {
+pub(crate) fn start(job: &Job, guard: &Guard, introduction: Option<Introduction>) -> Result<Started, Failure> {
     let (program, arguments) = job.command.split_first().ok_or_else(|| Failure::usage("COMMAND is missing"))?;
     let mut command = Command::new(program);
     command.args(arguments);
@@ -40,7 +41,7 @@ pub(crate) fn start(job: &Job, guard: &Guard) -> Result<Started, Failure> {
     if job.own_group {
         command.process_group(0);
     }
-    die_with_us(&mut command);
+    before_exec(&mut command, introduction);
     let process = command.spawn().map_err(|error| not_started(&program.to_string_lossy(), &error))?;
     let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::new(exit::INTERNAL, "internal", "the child has no process id"))?;
@@ -48,27 +49,35 @@ pub(crate) fn start(job: &Job, guard: &Guard) -> Result<Started, Failure> {
     Ok(Started { process, target })
 }
 
-/// Asks the kernel to kill the child when this thread, the main one, ends.
-#[cfg(target_os = "linux")]
-fn die_with_us(command: &mut Command) {
+/// What the child does between fork and exec: it ties its life to ours and introduces itself to the watchdog.
+fn before_exec(command: &mut Command, introduction: Option<Introduction>) {
     let parent = rustix::process::getpid();
-    let tie = move || {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // If we died before the line above, nobody will send the signal any more.
-        if rustix::process::getppid() != Some(parent) {
-            return Err(std::io::Error::from(ErrorKind::NotConnected));
-        }
-        Ok(())
+    let prepare = move || {
+        die_with(parent)?;
+        introduction.as_ref().map_or(Ok(()), Introduction::of_this_process)
     };
-    #[allow(unsafe_code, reason = "only pre_exec runs between fork and exec, where PR_SET_PDEATHSIG must be set")]
-    // SAFETY: the closure makes two system calls, allocates nothing and takes no lock.
+    #[allow(unsafe_code, reason = "only pre_exec runs between fork and exec")]
+    // SAFETY: the closure makes three system calls, allocates nothing and takes no lock.
     unsafe {
-        command.pre_exec(tie);
+        command.pre_exec(prepare);
     }
 }
 
+/// Asks the kernel to kill this process when the thread that started it, our main one, ends.
+#[cfg(target_os = "linux")]
+fn die_with(parent: Pid) -> std::io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // If the parent died before the line above, nobody will send the signal any more.
+    if rustix::process::getppid() != Some(parent) {
+        return Err(std::io::Error::from(ErrorKind::NotConnected));
+    }
+    Ok(())
+}
+
 #[cfg(not(target_os = "linux"))]
-fn die_with_us(_command: &mut Command) {}
+fn die_with(_parent: Pid) -> std::io::Result<()> {
+    Ok(())
+}
 
 fn not_started(program: &str, error: &std::io::Error) -> Failure {
     let program = escape(program);

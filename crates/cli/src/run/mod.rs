@@ -27,6 +27,7 @@ use crate::output::Output;
 use crate::run::environment::Held;
 use crate::run::report::{Outcome, Report};
 use crate::run::supervise::Watched;
+use crate::run::watchdog::Watchdog;
 use crate::signals::Signals;
 use crate::taking::{self, Taken, Wanted};
 use crate::values::{self, OnLost, Wait};
@@ -182,16 +183,17 @@ async fn once(
         finish::release(&guard, output).await;
         return Err(stopped_before_start(signal));
     }
-    let started = child::start(job, &guard);
-    let mut child = match started {
+    let watchdog = Watchdog::start(job, &guard, output);
+    let mut child = match child::start(job, &guard, watchdog.introduction()) {
         Ok(child) => child,
         Err(failure) => {
+            watchdog.dismiss();
             finish::release(&guard, output).await;
             return Err(failure);
         }
     };
     let watched = Watched { job, lock: &guard, since, output };
-    let outcome = supervise::supervise(&watched, &mut child, signals).await?;
+    let outcome = supervise::supervise(&watched, &mut child, watchdog, signals).await?;
     report.held(since);
     finish::finish(job, locker, guard, since, &outcome, output).await;
     Ok(outcome)

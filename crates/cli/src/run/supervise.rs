@@ -39,10 +39,10 @@ struct Loss {
 pub(crate) async fn supervise(
     watched: &Watched<'_>,
     child: &mut Started,
+    mut watchdog: Watchdog,
     signals: &mut Signals,
 ) -> Result<Outcome, Failure> {
     let target = child.target;
-    let mut watchdog = Watchdog::start(watched, target);
     let mut loss: Option<Loss> = None;
     let mut was_asked_to_stop = false;
     let status = loop {

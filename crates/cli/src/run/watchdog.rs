@@ -4,8 +4,12 @@
 //! (SIGSTOP, a frozen cgroup), nobody renews and nobody kills: the child would run on past its lease. So `run` starts a
 //! second process of itself that holds the other end of a pipe and knows the end of the lease. It kills the process group when the
 //! pipe closes without a farewell, and when the lease ends without news. It needs no backend and holds no secret.
+//!
+//! It is there before the child, and the child tells it its group before it becomes the command: there is no moment in
+//! which the command runs unguarded.
 
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -14,16 +18,50 @@ use rustix::process::{Pid, Signal};
 use syncguard::{BootTime, Clock, Guard, SystemClock};
 use tokio::time::MissedTickBehavior;
 
-use super::child::Target;
-use super::supervise::Watched;
+use super::Job;
 use crate::exit;
+use crate::output::Output;
 use crate::values::OnLost;
 
 /// The hidden command.
 pub(crate) const COMMAND: &str = "__watchdog";
 
-/// All is well: exit without harm. Any other line is the lease's end on the boot clock, in milliseconds.
-const FAREWELL: &str = "farewell";
+/// One message through the pipe. Records have one size and are written whole, so they cannot mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// The child leads this process group.
+    Group(i64),
+    /// The lease ends then: milliseconds on the boot clock.
+    End(i64),
+    /// The child has ended: exit without harm.
+    Farewell,
+}
+
+const RECORD: usize = 9;
+
+impl News {
+    fn encode(self) -> [u8; RECORD] {
+        let (tag, value) = match self {
+            Self::Group(pid) => (b'g', pid),
+            Self::End(millis) => (b'e', millis),
+            Self::Farewell => (b'f', 0),
+        };
+        let mut record = [tag; RECORD];
+        record[1..].copy_from_slice(&value.to_le_bytes());
+        record
+    }
+
+    fn decode(record: [u8; RECORD]) -> Option<Self> {
+        let [tag, value @ ..] = record;
+        let value = i64::from_le_bytes(value);
+        match tag {
+            b'g' => Some(Self::Group(value)),
+            b'e' => Some(Self::End(value)),
+            b'f' => Some(Self::Farewell),
+            _ => None,
+        }
+    }
+}
 
 /// Our end of it.
 pub(crate) struct Watchdog {
@@ -32,24 +70,31 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it where it can help: the child leads a group, and a loss means that it must stop.
-    pub(crate) fn start(watched: &Watched<'_>, target: Target) -> Self {
-        let every = (watched.lock.ttl().duration() / 6).clamp(Duration::from_millis(50), Duration::from_secs(5));
+    /// Starts it where it can help: the child will lead a group, and a loss means that it must stop.
+    pub(crate) fn start(job: &Job, lock: &Guard, output: Output) -> Self {
+        let every = (lock.ttl().duration() / 6).clamp(Duration::from_millis(50), Duration::from_secs(5));
         let mut feeding = tokio::time::interval(every);
         feeding.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut watchdog = Self { running: None, feeding };
-        if let (OnLost::Kill, Target::Group(group)) = (watched.job.on_lost, target) {
-            match spawn(group) {
+        if job.own_group && job.on_lost == OnLost::Kill {
+            match spawn() {
                 Ok(running) => watchdog.running = Some(running),
-                Err(error) => watched.output.detail(&format!("no watchdog: {error}")),
+                Err(error) => output.detail(&format!("no watchdog: {error}")),
             }
-            watchdog.feed(watched.lock);
+            watchdog.feed(lock);
         }
         watchdog
     }
 
     pub(crate) fn is_running(&self) -> bool {
         self.running.is_some()
+    }
+
+    /// A way for the child to introduce itself.
+    pub(crate) fn introduction(&self) -> Option<Introduction> {
+        use std::os::fd::AsFd;
+        let (_, pipe) = self.running.as_ref()?;
+        pipe.as_fd().try_clone_to_owned().ok().map(Introduction)
     }
 
     /// Resolves when it wants to be fed.
@@ -64,28 +109,40 @@ impl Watchdog {
 
     /// Tells it when to kill unless it hears more.
     pub(crate) fn kill_in(&mut self, left: Duration) {
-        let end = SystemClock.boot() + left;
-        self.say(&end.since_start().as_millis().to_string());
+        let end = (SystemClock.boot() + left).since_start().as_millis();
+        self.say(News::End(i64::try_from(end).unwrap_or(i64::MAX)));
     }
 
     /// Sends it home: the child has ended.
     pub(crate) fn dismiss(mut self) {
-        self.say(FAREWELL);
+        self.say(News::Farewell);
         if let Some((mut process, pipe)) = self.running.take() {
             drop(pipe);
             let _ = process.wait();
         }
     }
 
-    fn say(&mut self, line: &str) {
+    fn say(&mut self, news: News) {
         let Some((_, pipe)) = &mut self.running else { return };
-        if writeln!(pipe, "{line}").is_err() {
+        if pipe.write_all(&news.encode()).is_err() {
             self.running = None;
         }
     }
 }
 
-fn spawn(group: Pid) -> std::io::Result<(Child, ChildStdin)> {
+/// The child's end of the pipe between fork and exec; exec closes it.
+pub(crate) struct Introduction(OwnedFd);
+
+impl Introduction {
+    /// Tells the watchdog the caller's process group. Allocates nothing and takes no lock: it runs after a fork.
+    pub(crate) fn of_this_process(&self) -> std::io::Result<()> {
+        let pid = i64::from(rustix::process::getpid().as_raw_nonzero().get());
+        rustix::io::write(&self.0, &News::Group(pid).encode())?;
+        Ok(())
+    }
+}
+
+fn spawn() -> std::io::Result<(Child, ChildStdin)> {
     use std::os::unix::process::CommandExt;
     // The link leads to this very program even if its file was replaced meanwhile.
     let linux = std::path::Path::new("/proc/self/exe");
@@ -93,7 +150,6 @@ fn spawn(group: Pid) -> std::io::Result<(Child, ChildStdin)> {
     let mut process = Command::new(program)
         .arg0("syncguard")
         .arg(COMMAND)
-        .arg(group.as_raw_nonzero().to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -105,60 +161,78 @@ fn spawn(group: Pid) -> std::io::Result<(Child, ChildStdin)> {
 }
 
 /// The second process: waits for news, and kills the group when there are none.
-pub(crate) fn guard(group: i32) -> ExitCode {
-    // 0 and 1 would mean our own group and everybody.
-    let Some(group) = Pid::from_raw(group).filter(|_| group > 1) else { return ExitCode::from(exit::USAGE) };
-    if listen() == News::Bad {
-        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+pub(crate) fn guard() -> ExitCode {
+    let mut heard = Heard::default();
+    if !heard.listen() {
+        // 0 and 1 would mean our own group and everybody.
+        let group = heard.group.filter(|group| *group > 1).and_then(Pid::from_raw);
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
     }
     ExitCode::from(exit::OK)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
-    Good,
-    Bad,
+/// What the second process knows.
+#[derive(Default)]
+struct Heard {
+    group: Option<i32>,
+    end: Option<BootTime>,
 }
 
-fn listen() -> News {
-    let mut end: Option<BootTime> = None;
-    let mut text = Vec::new();
-    loop {
-        if end.is_some_and(|end| SystemClock.boot() >= end) {
-            return News::Bad;
-        }
-        if !is_readable(end) {
-            continue;
-        }
-        let mut bytes = [0; 256];
-        match std::io::stdin().read(&mut bytes) {
-            Ok(0) | Err(_) => return News::Bad,
-            Ok(length) => text.extend_from_slice(&bytes[..length]),
-        }
-        while let Some(newline) = text.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = text.drain(..=newline).collect();
-            let line = String::from_utf8_lossy(&line);
-            match line.trim_end() {
-                FAREWELL => return News::Good,
-                millis => {
-                    end = millis.parse().ok().map(|millis| BootTime::from_start(Duration::from_millis(millis))).or(end);
+impl Heard {
+    /// Listens until all is over, and says whether it went well.
+    fn listen(&mut self) -> bool {
+        let mut text = Vec::new();
+        loop {
+            if self.group.is_some() && self.end.is_some_and(|end| SystemClock.boot() >= end) {
+                return false;
+            }
+            if !self.is_readable() {
+                continue;
+            }
+            let mut bytes = [0; 256];
+            match std::io::stdin().read(&mut bytes) {
+                Ok(0) | Err(_) => return false,
+                Ok(length) => text.extend_from_slice(&bytes[..length]),
+            }
+            while let Some(record) = text.first_chunk::<RECORD>().copied() {
+                text.drain(..RECORD);
+                match News::decode(record) {
+                    Some(News::Farewell) => return true,
+                    Some(News::Group(pid)) => self.group = i32::try_from(pid).ok(),
+                    Some(News::End(millis)) => {
+                        let millis = u64::try_from(millis).unwrap_or(0);
+                        self.end = Some(BootTime::from_start(Duration::from_millis(millis)));
+                    }
+                    None => {}
                 }
             }
         }
     }
+
+    /// Waits for news, for the lease's end, and never for long: the timer does not count a suspend, the boot clock does.
+    fn is_readable(&self) -> bool {
+        let left = self.end.map_or(Duration::from_secs(1), |end| end.since(SystemClock.boot()));
+        // A moment is added, or the last sleep would end just before the end and be followed by a burst of empty ones.
+        let wait = left.min(Duration::from_secs(1)) + Duration::from_millis(1);
+        let seconds = i64::try_from(wait.as_secs()).unwrap_or(1);
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(wait.subsec_nanos()) };
+        let stdin = std::io::stdin();
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+    }
 }
 
-/// Waits for news, for the lease's end, and never for long: the timer does not count a suspend, the boot clock does.
-fn is_readable(end: Option<BootTime>) -> bool {
-    let left = end.map_or(Duration::from_secs(1), |end| end.since(SystemClock.boot()));
-    // A moment is added, or the last sleep would end just before the end and be followed by a burst of empty ones.
-    let wait = left.min(Duration::from_secs(1)) + Duration::from_millis(1);
-    let timeout =
-        Timespec { tv_sec: i64::try_from(wait.as_secs()).unwrap_or(1), tv_nsec: i64::from(wait.subsec_nanos()) };
-    let stdin = std::io::stdin();
-    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(ready) => ready > 0,
-        Err(_) => false,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_survive_the_pipe() {
+        for news in [News::Group(41_877), News::End(i64::MAX), News::Farewell] {
+            assert_eq!(News::decode(news.encode()), Some(news));
+        }
+        assert_eq!(News::decode([b'x'; RECORD]), None);
     }
 }

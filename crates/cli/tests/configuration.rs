@@ -1,0 +1,164 @@
+//! Is the backend that is used always the one that was meant?
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use support::{Lab, Said, finish};
+
+fn say(command: &mut Command) -> Said {
+    finish(command.spawn().unwrap())
+}
+
+fn config(lab: &Lab, text: &str) {
+    let path = lab.path("config/syncguard/config.toml");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+fn url(lab: &Lab, name: &str) -> String {
+    format!("sqlite:{}", lab.path(name).display())
+}
+
+#[test]
+fn the_flag_beats_the_variable_which_beats_the_file_which_beats_the_default() {
+    let lab = Lab::new();
+    let made = |name: &str| lab.path(name).exists();
+
+    assert_eq!(say(&mut lab.bare(["status", "k"])).code, Some(1));
+    assert!(made("state/syncguard/locks.db"), "the store of this machine");
+    config(&lab, &format!("url = \"{}\"\n", url(&lab, "file.db")));
+    assert_eq!(say(&mut lab.bare(["status", "k"])).code, Some(1));
+    assert!(made("file.db"));
+    let variable = url(&lab, "variable.db");
+    assert_eq!(say(lab.bare(["status", "k"]).env("SYNCGUARD_URL", &variable)).code, Some(1));
+    assert!(made("variable.db"));
+    let flag = url(&lab, "flag.db");
+    assert_eq!(say(lab.bare(["status", "k", "-u", &flag]).env("SYNCGUARD_URL", &variable)).code, Some(1));
+    assert!(made("flag.db"));
+}
+
+#[test]
+fn the_default_store_is_the_owners_alone() {
+    let lab = Lab::new();
+    say(&mut lab.bare(["run", "k", "--", "true"]));
+    let mode = |path: &str| std::fs::metadata(lab.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("state/syncguard"), mode("state/syncguard/locks.db")), (0o700, 0o600));
+}
+
+#[test]
+fn a_file_of_the_current_directory_decides_nothing() {
+    let lab = Lab::new();
+    for name in ["config.toml", "syncguard.toml", ".syncguard.toml", "syncguard/config.toml"] {
+        let path = lab.path("checkout").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, format!("url = \"{}\"\n", url(&lab, "trap.db"))).unwrap();
+    }
+    assert_eq!(say(lab.bare(["status", "k"]).current_dir(lab.path("checkout"))).code, Some(1));
+    assert!(!lab.path("trap.db").exists());
+}
+
+#[test]
+fn a_url_can_come_from_a_file() {
+    let lab = Lab::new();
+    let file = lab.path("url");
+    std::fs::write(&file, format!("{}\n", url(&lab, "x.db"))).unwrap();
+    let path = file.to_str().unwrap();
+    assert_eq!(say(&mut lab.bare(["status", "k", "--url-file", path])).code, Some(1));
+    assert!(lab.path("x.db").exists());
+    assert_eq!(say(&mut lab.bare(["status", "k", "--url-file", "/no/such/file"])).code, Some(78));
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(say(&mut lab.bare(["status", "k", "--url-file", path])).code, Some(78));
+}
+
+#[test]
+fn whatever_could_mean_two_backends_is_refused() {
+    let lab = Lab::new();
+    let both = say(&mut lab.bare(["status", "k", "-u", "memory:", "--url-file", "/x"]));
+    assert_eq!(both.code, Some(78));
+    assert!(both.stderr.contains("two backends"), "{both:?}");
+    for (name, value, expected) in [
+        ("SYNCGUARD_URL", "", "SYNCGUARD_URL is empty"),
+        ("SYNCGUARD_URI", "memory:", "did you mean SYNCGUARD_URL"),
+        ("SYNCGUARD_REQUIRE", "remotely", "neither `remote` nor `local`"),
+        ("SYNCGUARD_LOG", "loud", "SYNCGUARD_LOG"),
+        ("SYNCGUARD_URL", "memory:?x=1", "takes no path and no options"),
+    ] {
+        let said = say(lab.bare(["status", "k"]).env(name, value));
+        assert_eq!(said.code, Some(78), "{said:?}");
+        assert!(said.stderr.contains(expected), "{expected}: {said:?}");
+    }
+}
+
+#[test]
+fn a_config_file_that_is_not_understood_is_refused_without_being_quoted() {
+    let lab = Lab::new();
+    for text in ["urll = \"redis://:CANARY@h\"\n", "url = \"redis://:CANARY@h\n", "url = 5 # CANARY\n"] {
+        config(&lab, text);
+        let said = say(&mut lab.bare(["status", "k"]));
+        assert_eq!(said.code, Some(78), "{said:?}");
+        assert!(said.stderr.contains("config.toml is not understood") && !said.stderr.contains("CANARY"), "{said:?}");
+    }
+}
+
+#[test]
+fn a_local_store_among_many_machines_is_warned_of_or_refused() {
+    let lab = Lab::new();
+    for name in ["CI", "KUBERNETES_SERVICE_HOST"] {
+        let said = say(lab.command(["run", "k", "--", "true"]).env(name, "true"));
+        assert_eq!(said.code, Some(0));
+        assert_eq!(said.stderr.matches("warning: ").count(), 1, "{said:?}");
+        assert!(said.stderr.contains("is seen by this machine only"), "{said:?}");
+        let silenced = say(lab.command(["run", "k", "--", "true"]).env(name, "true").env("SYNCGUARD_REQUIRE", "local"));
+        assert_eq!((silenced.code, silenced.stderr.as_str()), (Some(0), ""));
+    }
+    let flag = lab.say(["run", "--require-remote", "k", "--", "echo", "ran"]);
+    let variable = say(lab.command(["run", "k", "--", "echo", "ran"]).env("SYNCGUARD_REQUIRE", "remote"));
+    for said in [flag, variable] {
+        assert_eq!((said.code, said.stdout.as_str()), (Some(78), ""), "{said:?}");
+    }
+}
+
+#[test]
+fn a_backend_without_a_home_says_so() {
+    let lab = Lab::new();
+    // Root has the machine's own place.
+    if rustix::process::geteuid().is_root() {
+        let said = say(lab.bare(["status", "k"]).env("XDG_STATE_HOME", "/dev/null/x"));
+        assert_eq!(said.code, Some(78), "{said:?}");
+        assert!(said.stderr.contains("cannot make the directory /dev/null/x"), "{said:?}");
+        return;
+    }
+    let said = say(lab.bare(["status", "k"]).env_remove("HOME").env_remove("XDG_STATE_HOME"));
+    assert_eq!(said.code, Some(78), "{said:?}");
+    assert!(said.stderr.contains("without HOME"), "{said:?}");
+}
+
+#[test]
+fn plaintext_to_another_host_is_refused_when_tls_is_required() {
+    let lab = Lab::new();
+    let said = say(lab.bare(["status", "k", "--require-tls"]).env("SYNCGUARD_URL", "redis://:CANARY@cache.invalid/0"));
+    assert_eq!(said.code, Some(78), "{said:?}");
+    assert!(said.stderr.contains("not encrypted") && !said.stderr.contains("CANARY"), "{said:?}");
+}
+
+#[test]
+fn a_password_where_others_can_read_it_is_warned_of() {
+    let lab = Lab::new();
+    let said = say(&mut lab.bare(["status", "k", "-u", "redis://:CANARY@127.0.0.1:1/"]));
+    assert!(said.stderr.contains("can be read by every user of this machine (ps)"), "{said:?}");
+    assert!(!said.stderr.contains("CANARY"), "{said:?}");
+
+    let file = lab.path("url");
+    std::fs::write(&file, "redis://:CANARY@127.0.0.1:1/").unwrap();
+    let open_to = |mode: u32| {
+        std::fs::set_permissions(Path::new(&file), PermissionsExt::from_mode(mode)).unwrap();
+        say(&mut lab.bare(["status", "k", "--url-file", file.to_str().unwrap()])).stderr
+    };
+    assert!(open_to(0o644).contains("chmod 600"));
+    assert!(!open_to(0o600).contains("warning"));
+}

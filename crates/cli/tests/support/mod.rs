@@ -1,0 +1,154 @@
+//! How is the real command run in a test?
+//!
+//! As a process with an environment of its own and an embedded store in a directory of its own. Waits are loops with a
+//! bound; what a test waits for is named, so that a failure says what did not happen.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use syncguard::{Clock, SystemClock};
+use tempfile::TempDir;
+
+/// A directory with a store in it.
+pub(crate) struct Lab {
+    pub(crate) dir: TempDir,
+}
+
+/// How a command ended and what it said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        Self { dir: TempDir::new().unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.path("locks.db")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite:{}", self.store().display())
+    }
+
+    /// The command, on this lab's store, seeing nothing of the tester's environment.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.bare(arguments);
+        command.env("SYNCGUARD_URL", self.url());
+        command
+    }
+
+    /// The command without a URL.
+    pub(crate) fn bare<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_syncguard"));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.dir.path())
+            .env("USER", "ci")
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env("XDG_STATE_HOME", self.path("state"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn say<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Said {
+        finish(self.command(arguments).spawn().unwrap())
+    }
+
+    /// Starts a holder whose child lives until it is told otherwise, and waits until it runs.
+    pub(crate) fn hold(&self, arguments: &[&str], key: &str) -> Running {
+        let started = self.path(&format!("started-{key}").replace(':', "-"));
+        let script = format!("echo $$ >{0}.tmp && mv {0}.tmp {0}; exec sleep 60", started.display());
+        let all = [&["run"], arguments, &[key, "--", "sh", "-c", &script]].concat();
+        let process = self.command(all).spawn().unwrap();
+        let child = read_when_there(&started).trim().parse().unwrap();
+        Running { process, child: Pid::from_raw(child).unwrap() }
+    }
+
+    pub(crate) fn is_locked(&self, key: &str) -> bool {
+        self.say(["status", key]).code == Some(0)
+    }
+}
+
+/// A `run` under way.
+pub(crate) struct Running {
+    pub(crate) process: Child,
+    pub(crate) child: Pid,
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn finish(self) -> Said {
+        finish(self.process)
+    }
+}
+
+pub(crate) fn finish(process: Child) -> Said {
+    let output = process.wait_with_output().unwrap();
+    Said {
+        code: output.status.code(),
+        signal: output.status.signal(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Waits for something, for half a minute at most.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = SystemClock.boot();
+    while !holds() {
+        assert!(SystemClock.boot().since(start) < Duration::from_secs(30), "did not happen: {what}");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+pub(crate) fn read_when_there(path: &Path) -> String {
+    until(&format!("{} appears", path.display()), || path.exists());
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// Whether a process exists and is more than an entry that nobody has collected.
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// The processes of a group that are alive.
+pub(crate) fn members(group: Pid) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        !matches!(fields.first(), Some(&("Z" | "X")) | None)
+            && fields.get(2) == Some(&group.as_raw_nonzero().to_string().as_str())
+    })
+    .collect()
+}

@@ -1,0 +1,31 @@
+//! A lock around a piece of work, in the fewest lines.
+//!
+//! `cargo run -p syncguard --example quickstart`; run it twice and the fence grows. Set `SYNCGUARD_URL` to move the lock elsewhere.
+
+use std::time::Duration;
+
+use syncguard::{Fence, LockError, Locker};
+
+/// Holds `greeting` while the work runs, and returns what the work made of its fence.
+pub(crate) async fn story(url: &str) -> Result<(String, Fence), LockError> {
+    let locker = Locker::new(syncguard::open(url).await?);
+
+    // Renewed while the work runs; dropped if the lock is lost; released at the end.
+    let fence = locker
+        .lock("greeting")
+        .ttl(Duration::from_secs(30))
+        .timeout(Duration::from_secs(5))
+        .keep_alive()
+        .run(async |lock| lock.fence())
+        .await?;
+
+    Ok((format!("hello from fence {fence}"), fence))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), LockError> {
+    let default = format!("sqlite:{}", std::env::temp_dir().join("syncguard-quickstart.db").display());
+    let url = std::env::var("SYNCGUARD_URL").unwrap_or(default);
+    println!("{}", story(&url).await?.0);
+    Ok(())
+}
