@@ -9,6 +9,7 @@ mod calls;
 mod clocks;
 mod duplicates;
 mod faults;
+mod google;
 mod layout;
 mod races;
 mod wakes;

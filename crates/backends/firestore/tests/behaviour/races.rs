@@ -34,16 +34,20 @@ async fn of_twenty_racing_acquirers_one_wins_in_well_under_a_second() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_workers_with_twenty_five_cycles_get_dense_fences() {
-    let project = Project::start().await;
+    dense_fences(&Project::start().await, 8, 25).await;
+}
+
+/// Each worker is a client of its own; together they get every fence once.
+pub(crate) async fn dense_fences(project: &Project, clients: u64, cycles: u64) {
     let started = SystemClock.boot();
     let mut workers = JoinSet::new();
-    for _ in 0..8 {
+    for _ in 0..clients {
         let locker = Locker::new(project.backend().await);
         workers.spawn(async move {
             let mut fences = Vec::new();
-            for _ in 0..25 {
-                let guard = locker.lock("k").timeout(Duration::from_secs(60)).unlimited_retries().acquire().await;
-                let guard = guard.unwrap();
+            for _ in 0..cycles {
+                let request = locker.lock("k").timeout(Duration::from_secs(120)).unlimited_retries();
+                let guard = request.acquire().await.unwrap();
                 fences.push(guard.fence().get());
                 guard.release().await.unwrap();
             }
@@ -52,9 +56,9 @@ async fn eight_workers_with_twenty_five_cycles_get_dense_fences() {
     }
     let mut fences: Vec<u64> = workers.join_all().await.into_iter().flatten().collect();
 
-    println!("8 workers x 25 cycles: {:?}", SystemClock.boot().since(started));
+    println!("{clients} workers x {cycles} cycles: {:?}", SystemClock.boot().since(started));
     fences.sort_unstable();
-    assert_eq!(fences, (1..=200).collect::<Vec<_>>());
+    assert_eq!(fences, (1..=clients * cycles).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
