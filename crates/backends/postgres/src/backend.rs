@@ -109,7 +109,7 @@ impl PostgresBackend {
 
     pub(crate) async fn with_target(options: PostgresBuilder, target: Target) -> Result<Self> {
         let direct = target.clone();
-        let pool = Pool::Own(OwnPool::new(target, options.pool_size));
+        let pool = Pool::Own(Box::new(OwnPool::new(target, options.pool_size)));
         Self::start(options, pool, Some(direct)).await
     }
 
@@ -165,7 +165,8 @@ impl Inner {
         deadline(self.options.operation_timeout)
     }
 
-    fn named(&self, session: &Session) -> bool {
+    /// Whether statements get names on this connection.
+    fn prepared(&self, session: &Session) -> bool {
         match self.options.prepared {
             Prepared::Always => true,
             Prepared::Never => false,
@@ -182,7 +183,7 @@ impl Inner {
         let _pass = self.gates.enter(&names.lock, deadline).await?;
         let _slot = timeout_at(deadline, self.acquires.acquire()).await.map_err(|_| error::all_busy())?;
         let mut session = self.pool.get(deadline).await?;
-        let named = self.named(&session);
+        let prepared = self.prepared(&session);
         let storage_key = Hidden(&names.lock);
         let gate = [text(&storage_key), text(&self.lock_timeout), text(&self.statement_timeout)];
         let gate = Call { sql: &self.statements.acquire_gate, params: &gate };
@@ -190,7 +191,7 @@ impl Inner {
         let row = {
             let params = values.params();
             let decision = Call { sql: &self.statements.acquire, params: &params };
-            pipeline::transact(&mut session, named, gate, decision, deadline).await?
+            pipeline::transact(&mut session, prepared, gate, decision, deadline).await?
         };
         read_acquire(&row, request.key)
     }
@@ -198,12 +199,12 @@ impl Inner {
     async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
         let deadline = self.deadline();
         let mut session = self.pool.get(deadline).await?;
-        let named = self.named(&session);
+        let prepared = self.prepared(&session);
         let id = Hidden(lock_id.as_str());
         let gate = [text(&self.lock_timeout), text(&self.statement_timeout)];
         let gate = Call { sql: &self.statements.release_gate, params: &gate };
         let decision = Call { sql: &self.statements.release, params: &[text(&id)] };
-        let row = pipeline::transact(&mut session, named, gate, decision, deadline).await?;
+        let row = pipeline::transact(&mut session, prepared, gate, decision, deadline).await?;
         let released: bool = column(&row, "released")?;
         if released { Ok(ReleaseOutcome::Released) } else { absent(&row).map(|why| ReleaseOutcome::Absent(Some(why))) }
     }
@@ -211,12 +212,12 @@ impl Inner {
     async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
         let deadline = self.deadline();
         let mut session = self.pool.get(deadline).await?;
-        let named = self.named(&session);
+        let prepared = self.prepared(&session);
         let (id, ttl) = (Hidden(lock_id.as_str()), ttl.as_millis());
         let gate = [text(&id), text(&self.lock_timeout), text(&self.statement_timeout)];
         let gate = Call { sql: &self.statements.extend_gate, params: &gate };
         let decision = Call { sql: &self.statements.extend, params: &[text(&id), number(&ttl)] };
-        let row = pipeline::transact(&mut session, named, gate, decision, deadline).await?;
+        let row = pipeline::transact(&mut session, prepared, gate, decision, deadline).await?;
         match column::<Option<i64>>(&row, "expires_at_ms")? {
             Some(millis) => Ok(ExtendOutcome::Extended { expires_at: Timestamp::from_millis(millis) }),
             None => absent(&row).map(|why| ExtendOutcome::Absent(Some(why))),
@@ -245,10 +246,7 @@ impl Inner {
             Lookup::LockId(id) => self.ask(&self.statements.lookup_by_lock_id, &Hidden(id.as_str())).await?,
         };
         let Some(row) = row else { return Ok(None) };
-        let info = match read_info(&row)? {
-            Some(info) => info,
-            None => return Ok(None),
-        };
+        let Some(info) = read_info(&row)? else { return Ok(None) };
         let is_asked_for = match query {
             Lookup::Key(key) => info.reveal().key == key,
             Lookup::LockId(id) => info.reveal().lock_id == id,
@@ -271,17 +269,17 @@ impl Inner {
     async fn ask(&self, sql: &str, name: &Hidden<'_>) -> Result<Option<Row>> {
         let deadline = self.deadline();
         let mut session = self.pool.get(deadline).await?;
-        let named = self.named(&session);
-        pipeline::ask(&mut session, named, Call { sql, params: &[text(name)] }, deadline).await
+        let prepared = self.prepared(&session);
+        pipeline::ask(&mut session, prepared, Call { sql, params: &[text(name)] }, deadline).await
     }
 
     async fn change(&self, sql: &str, params: &[crate::statement::Param<'_>]) -> Result<Row> {
         let deadline = self.deadline();
         let mut session = self.pool.get(deadline).await?;
-        let named = self.named(&session);
+        let prepared = self.prepared(&session);
         let gate = [text(&self.lock_timeout), text(&self.statement_timeout)];
         let gate = Call { sql: &self.statements.release_gate, params: &gate };
-        pipeline::transact(&mut session, named, gate, Call { sql, params }, deadline).await
+        pipeline::transact(&mut session, prepared, gate, Call { sql, params }, deadline).await
     }
 
     pub(crate) fn statements(&self) -> &Statements {

@@ -34,7 +34,7 @@ pub(crate) async fn report(inner: &Inner) -> HealthReport {
                 load(&mut report, &row);
             }
             durability(&mut report, &row);
-            clock_line(&mut report, clock);
+            clock_line(&mut report, &clock);
         }
         Ok(Err(error)) => fail(&mut report, "statements", &error::from_statement(&error)),
         Err(_) => fail(&mut report, "statements", &error::no_answer()),
@@ -229,7 +229,7 @@ async fn measure_clock(client: &tokio_postgres::Client) -> Result<ClockOffset, t
     Ok(best)
 }
 
-fn clock_line(report: &mut HealthReport, clock: ClockOffset) {
+fn clock_line(report: &mut HealthReport, clock: &ClockOffset) {
     let detail = format!(
         "the server is {} ms ahead of this machine (± {} ms); leases live by the server's",
         clock.offset_ms,

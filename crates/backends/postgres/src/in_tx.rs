@@ -3,11 +3,10 @@
 //! Yes, when both live in one database: the lock is taken inside the caller's transaction and comes to be when that commits.
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, LockError, Result};
-use tokio_postgres::types::Type;
 
 use crate::backend::{AcquireValues, Names, PostgresBackend, column, read_acquire};
 use crate::error;
-use crate::statement::{Hidden, Param};
+use crate::statement::{Hidden, Param, text};
 
 impl PostgresBackend {
     /// Takes a lock inside a transaction of the caller, atomically with its other writes.
@@ -63,7 +62,7 @@ impl PostgresBackend {
             rows.into_iter().next().ok_or_else(|| LockError::internal("postgres answered without a row"))
         };
         let lock_timeout = inner.lock_timeout();
-        let gate = [(&storage_key as _, Type::TEXT), (&lock_timeout as _, Type::TEXT)];
+        let gate = [text(&storage_key), text(&lock_timeout)];
         let before = query(include_str!("../sql/in_tx_gate.sql"), &gate).await?;
         if column::<String>(&before, "isolation")? != "read committed" {
             return Err(LockError::invalid("the transaction is not under READ COMMITTED").with_hint(
@@ -74,7 +73,7 @@ impl PostgresBackend {
         let decided = query(&inner.statements().acquire, &values.params()).await?;
         // The caller's own limits come back: the statements set theirs for the rest of the transaction.
         let own = [column::<String>(&before, "own_lock_timeout")?, column::<String>(&before, "own_statement_timeout")?];
-        let own = [(&own[0] as _, Type::TEXT), (&own[1] as _, Type::TEXT)];
+        let own = [text(&own[0]), text(&own[1])];
         query("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)", &own).await?;
         read_acquire(&decided, request.key)
     }

@@ -31,6 +31,9 @@ const MAX_KEYS: usize = 256;
 /// How long a waiter waits for its registration before it goes on without.
 const REGISTER_WITHIN: Duration = Duration::from_secs(1);
 
+/// Between two attempts to listen; doubled up to five seconds while they fail.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
 /// The listening end of a backend. The connection is made when somebody first waits.
 pub(crate) struct Listener {
     target: Target,
@@ -73,10 +76,9 @@ impl Listener {
             return WakeHint::never();
         }
         match timeout(REGISTER_WITHIN, registered).await {
-            Ok(Ok(true)) => hint,
             // Refused for good: a pooler, or too many keys.
             Ok(Ok(false)) => WakeHint::never(),
-            // Down or slow: the hint comes with the reconnect.
+            // Registered. Or down or slow: then a hint comes with the reconnect.
             _ => hint,
         }
     }
@@ -105,27 +107,20 @@ struct Work {
     keys: HashMap<String, Arc<str>>,
 }
 
-/// Why a connection was left.
-enum End {
-    /// The connection broke.
-    Broken,
-    /// It will never work here.
-    Useless,
-}
-
 impl Work {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Order>) {
-        let mut pause = Duration::from_millis(50);
+        let mut pause = FIRST_PAUSE;
         loop {
             match self.target.connect().await {
                 Ok(connected) if connected.behind_pooler => {
                     tracing::debug!(target: "syncguard", "a pooler cannot carry wake-ups; waiters look again from time to time");
                     return refuse_all(inbox).await;
                 }
-                Ok(connected) => match self.listen(connected, &mut inbox).await {
-                    End::Useless => return refuse_all(inbox).await,
-                    End::Broken => pause = Duration::from_millis(50),
-                },
+                Ok(connected) => {
+                    if self.listen(connected, &mut inbox).await {
+                        pause = FIRST_PAUSE;
+                    }
+                }
                 Err(_) => {}
             }
             self.note_waiters(&mut inbox);
@@ -146,12 +141,13 @@ impl Work {
         }
     }
 
-    async fn listen(&mut self, connected: Connected, inbox: &mut mpsc::UnboundedReceiver<Order>) -> End {
+    /// Listens until the connection breaks. Whether it ever worked.
+    async fn listen(&mut self, connected: Connected, inbox: &mut mpsc::UnboundedReceiver<Order>) -> bool {
         let Connected { client, mut messages, .. } = connected;
         let mut ended = false;
         let Some(oid) = drive(&mut messages, &self.hub, &self.keys, &mut ended, set_up(&client, &self.locks)).await
         else {
-            return if ended { End::Broken } else { End::Useless };
+            return false;
         };
         // Whatever was registered before went with the old connection.
         let waited: Vec<(String, Arc<str>)> = self.keys.drain().collect();
@@ -159,18 +155,19 @@ impl Work {
             if self.hub.has_waiters(&key) {
                 let registering = register(&client, &oid, &key);
                 if drive(&mut messages, &self.hub, &self.keys, &mut ended, registering).await {
-                    self.keys.insert(hash, key);
+                    self.keys.insert(hash, key.clone());
                 }
+                // It may have been released while nobody listened.
+                self.hub.wake(&key);
             }
         }
-        self.hub.wake_every_topic();
         while !ended {
             let order = tokio::select! {
                 order = inbox.recv() => order,
-                () = drive_until_end(&mut messages, &self.hub, &self.keys, &mut ended) => return End::Broken,
+                () = drive_until_end(&mut messages, &self.hub, &self.keys, &mut ended) => return true,
             };
             match order {
-                None => return End::Useless,
+                None => return true,
                 Some(Order::Register { key, hash, done }) => {
                     let registered = self.keys.contains_key(&hash)
                         || (self.keys.len() < MAX_KEYS
@@ -193,7 +190,7 @@ impl Work {
                 }
             }
         }
-        End::Broken
+        true
     }
 }
 

@@ -43,6 +43,7 @@ pub enum Prepared {
 /// ```
 #[derive(Clone)]
 #[must_use]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent switch with a setter of its own name")]
 pub struct PostgresBuilder {
     pub(crate) table: String,
     pub(crate) fence_table: String,

@@ -24,10 +24,9 @@ pub(crate) async fn transact(
     deadline: Instant,
 ) -> Result<Row> {
     session.begin();
-    let outcome = match timeout_at(deadline, send(session, named, gate, decision)).await {
-        Ok(outcome) => outcome,
+    let Ok(outcome) = timeout_at(deadline, send(session, named, gate, decision)).await else {
         // The connection still owes its answers: it is closed, not reused.
-        Err(_) => return Err(error::no_answer()),
+        return Err(error::no_answer());
     };
     match outcome {
         Ok(row) => {

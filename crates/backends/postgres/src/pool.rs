@@ -24,7 +24,7 @@ use crate::error;
 
 /// The connections of one backend.
 pub(crate) enum Pool {
-    Own(OwnPool),
+    Own(Box<OwnPool>),
     /// Brought along by the caller, who may use it for other things too.
     Brought(deadpool_postgres::Pool),
 }

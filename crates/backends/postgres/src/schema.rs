@@ -48,6 +48,7 @@ fn with_names(text: &str, tables: &Tables) -> String {
 
 /// What a look at the catalogue found.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "a checklist")]
 pub(crate) struct Schema {
     pub(crate) locks: bool,
     pub(crate) fences: bool,

@@ -85,17 +85,17 @@ impl ToSql for Hidden<'_> {
 }
 
 /// A text parameter that may be logged.
-pub(crate) fn text<'a>(value: &'a (dyn ToSql + Sync)) -> Param<'a> {
+pub(crate) fn text(value: &(dyn ToSql + Sync)) -> Param<'_> {
     (value, Type::TEXT)
 }
 
 /// A number.
-pub(crate) fn number<'a>(value: &'a (dyn ToSql + Sync)) -> Param<'a> {
+pub(crate) fn number(value: &(dyn ToSql + Sync)) -> Param<'_> {
     (value, Type::INT8)
 }
 
 /// Yes or no.
-pub(crate) fn flag<'a>(value: &'a (dyn ToSql + Sync)) -> Param<'a> {
+pub(crate) fn flag(value: &(dyn ToSql + Sync)) -> Param<'_> {
     (value, Type::BOOL)
 }
 

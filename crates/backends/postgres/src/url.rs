@@ -128,7 +128,7 @@ fn apply(options: &mut PostgresBuilder, name: &str, value: &str) -> Result<()> {
         "fence_floor" => options.clock_floored_fences = one_of(name, value, &[("none", false), ("clock", true)])?,
         "prepared" => options.prepared = one_of(name, value, &PREPARED)?,
         "pool_size" => {
-            options.pool_size = value.parse().map_err(|_| LockError::invalid("pool_size is not a number"))?
+            options.pool_size = value.parse().map_err(|_| LockError::invalid("pool_size is not a number"))?;
         }
         "connect_timeout" => options.connect_timeout = seconds_or_duration(name, value)?,
         "lock_timeout" => options.lock_timeout = duration(name, value)?,

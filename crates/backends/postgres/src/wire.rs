@@ -188,9 +188,8 @@ impl Greeting {
     /// Takes in what was read; true when there is nothing more to learn.
     fn read(&mut self, bytes: &[u8]) -> bool {
         self.pending.extend_from_slice(bytes);
-        loop {
-            // Kind, length (which counts itself), body.
-            let Some((&[kind, l1, l2, l3, l4], rest)) = self.pending.split_first_chunk::<5>() else { break };
+        // Kind, length (which counts itself), body.
+        while let Some((&[kind, l1, l2, l3, l4], rest)) = self.pending.split_first_chunk::<5>() {
             let length = usize::try_from(u32::from_be_bytes([l1, l2, l3, l4])).unwrap_or(usize::MAX);
             let Some(body) = length.checked_sub(4).and_then(|length| rest.get(..length)) else { break };
             match (kind, body.first_chunk::<4>()) {

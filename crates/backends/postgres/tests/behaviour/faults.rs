@@ -1,0 +1,251 @@
+//! What do a bad network, a stuck key and an exhausted pool do to a lock?
+
+use std::time::Duration;
+
+use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, LockBackend, LockId, Locker};
+use syncguard_postgres::{PostgresBackend, Prepared};
+use syncguard_testkit::{Fault, FaultProxy, PostgresOptions, PostgresServer, postgres_url};
+
+use crate::support::{Tables, eventually, key, sql, try_acquire, ttl};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_lost_after_the_commit_is_ambiguous_and_the_same_id_owns_up() {
+    let server = PostgresServer::start(PostgresOptions::new());
+    let (proxy, tables) = (FaultProxy::start(server.port()), Tables::fresh());
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port());
+    let backend = tables.builder().pool_size(1).operation_timeout(Duration::from_secs(1)).connect(&url).await.unwrap();
+    // On a new connection the statements are prepared first, and what is lost then was never asked.
+    let warm_up = async || {
+        let (id, _) = try_acquire(&backend, "warm up", 60_000).await.unwrap();
+        assert!(backend.extend(&id, ttl(60_000)).await.unwrap().is_extended());
+        assert!(backend.release(&id).await.unwrap().is_released());
+    };
+    for (round, fault) in
+        [Fault::DropReplies, Fault::CutAfter(0), Fault::CutAfter(1), Fault::CutAfter(60)].into_iter().enumerate()
+    {
+        let (key, id) = (key(&format!("k{round}")), LockId::random());
+        let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(30_000), label: None };
+        warm_up().await;
+        proxy.set(fault);
+        let error = backend.acquire(request).await.unwrap_err();
+        assert!(error.is_ambiguous() && error.is_transient(), "{fault:?} {error:?}");
+        proxy.set(Fault::Pass);
+
+        let AcquireOutcome::Acquired(lease) = backend.acquire(request).await.unwrap() else {
+            panic!("{fault:?}: not ours")
+        };
+        assert_eq!(lease.fence.get(), 1, "{fault:?}: owning up consumes no fence");
+        warm_up().await;
+        proxy.set(fault);
+        let error = backend.extend(&id, ttl(40_000)).await.unwrap_err();
+        assert!(error.is_ambiguous(), "{fault:?} {error:?}");
+        proxy.set(Fault::Pass);
+        assert!(backend.extend(&id, ttl(40_000)).await.unwrap().is_extended());
+        warm_up().await;
+        proxy.set(fault);
+        let error = backend.release(&id).await.unwrap_err();
+        assert!(error.is_ambiguous(), "{fault:?} {error:?}");
+        proxy.set(Fault::Pass);
+        backend.release(&id).await.unwrap();
+        assert!(!backend.is_locked(&key).await.unwrap());
+    }
+    assert!(proxy.counts().faults > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_never_arrived_leaves_no_lock() {
+    let server = PostgresServer::start(PostgresOptions::new());
+    let (proxy, tables) = (FaultProxy::start(server.port()), Tables::fresh());
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port());
+    let backend = tables.builder().operation_timeout(Duration::from_millis(500)).connect(&url).await.unwrap();
+    drop(try_acquire(&backend, "warm up", 1000).await);
+    for fault in [Fault::BlackHole, Fault::DropRequests, Fault::Reset, Fault::Refuse] {
+        let (key, id) = (key("k"), LockId::random());
+        let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(30_000), label: None };
+        proxy.set(fault);
+        let error = backend.acquire(request).await.unwrap_err();
+        assert!(error.is_transient(), "{fault:?} {error:?}");
+        proxy.set(Fault::Pass);
+        let free = async || backend.is_locked(&key).await.is_ok_and(|locked| !locked);
+        assert!(eventually(Duration::from_secs(3), free).await, "{fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_killed_by_the_server_is_replaced() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let app = format!("kill_{}", tables.locks);
+    let backend = tables.builder().pool_size(2).connect(&format!("{url}?application_name={app}")).await.unwrap();
+    let peek = sql(&url).await;
+    for _ in 0..5 {
+        assert!(try_acquire(&backend, &LockId::random().hash().to_string(), 1000).await.is_some());
+        let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+        assert!(!peek.query(kill, &[&app]).await.unwrap().is_empty());
+        // The end of the connection is seen before the next operation, or costs it one transient error.
+        let locker = Locker::new(backend.clone());
+        let guard = locker.lock("after").ttl(Duration::from_secs(5)).acquire().await.unwrap();
+        assert!(guard.release().await.unwrap().is_released());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stuck_key_times_out_and_starves_no_other() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let builder = tables.builder().pool_size(4).lock_timeout(Duration::from_millis(800));
+    let backend = builder.connect(&url).await.unwrap();
+    let (held, _) = try_acquire(&backend, "held", 60_000).await.unwrap();
+    // Somebody sits on the advisory locks of eight keys.
+    let mut blocker = sql(&url).await;
+    let tx = blocker.transaction().await.unwrap();
+    for stuck in 0..8 {
+        tx.execute("SELECT pg_advisory_xact_lock(hashtext($1))", &[&format!("stuck{stuck}")]).await.unwrap();
+    }
+    let mut waiting = tokio::task::JoinSet::new();
+    for task in 0..80 {
+        let backend = backend.clone();
+        waiting.spawn(async move {
+            let (key, id) = (key(&format!("stuck{}", task % 8)), LockId::random());
+            backend.acquire(AcquireRequest { key: &key, lock_id: &id, ttl: ttl(1000), label: None }).await
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+
+    // Renewals and releases of other locks go on at once: some connections are theirs alone.
+    for _ in 0..20 {
+        let extending = backend.extend(&held, ttl(60_000));
+        let outcome =
+            tokio::time::timeout(Duration::from_millis(700), extending).await.expect("a renewal waits for a stuck key");
+        assert!(outcome.unwrap().is_extended());
+    }
+    let releasing = tokio::time::timeout(Duration::from_millis(700), backend.release(&held));
+    assert!(releasing.await.expect("a release waits for a stuck key").unwrap().is_released());
+
+    while let Some(done) = waiting.join_next().await {
+        let error = done.unwrap().unwrap_err();
+        assert!([ErrorCode::NetworkTimeout, ErrorCode::RateLimited].contains(&error.code()), "{error:?}");
+    }
+    tx.rollback().await.unwrap();
+    assert!(try_acquire(&backend, "stuck0", 1000).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guards_are_renewed_while_two_hundred_tasks_want_one_key() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let backend = tables.builder().pool_size(4).connect(&url).await.unwrap();
+    let locker = Locker::new(backend);
+    let mut guards = Vec::new();
+    for guard in 0..50 {
+        let request = locker.lock(format!("guard{guard}")).ttl(Duration::from_secs(3)).keep_alive();
+        guards.push(request.timeout(Duration::from_secs(20)).acquire().await.unwrap());
+    }
+    let mut wanting = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let locker = locker.clone();
+        wanting.spawn(async move {
+            let request =
+                locker.lock("hot").ttl(Duration::from_secs(3)).timeout(Duration::from_secs(6)).unlimited_retries();
+            if let Ok(guard) = request.acquire().await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                drop(guard.release().await);
+                1
+            } else {
+                0
+            }
+        });
+    }
+    let mut served = 0;
+    while let Some(done) = wanting.join_next().await {
+        served += done.unwrap();
+    }
+    assert!(served > 0);
+    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    assert_eq!(lost, 0, "guards lost while {served} tasks of 200 were served");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_operation_never_hands_on_an_open_transaction() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let app = format!("drop_{}", tables.locks);
+    let backend = tables.builder().pool_size(2).connect(&format!("{url}?application_name={app}")).await.unwrap();
+    for round in 0..60_u64 {
+        let attempt = try_acquire(&backend, "k", 500);
+        drop(tokio::time::timeout(Duration::from_micros(round * 50), attempt).await);
+    }
+    let peek = sql(&url).await;
+    let open =
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND state LIKE 'idle in transaction%'";
+    let none_open = async || peek.query_one(open, &[&app]).await.unwrap().get::<_, i64>(0) == 0;
+    assert!(eventually(Duration::from_secs(3), none_open).await);
+    let free = async || try_acquire(&backend, "k", 500).await.is_some();
+    assert!(eventually(Duration::from_secs(10), free).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_was_brought_along_works_and_stays_usable() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let config = deadpool_postgres::Config { url: Some(url), ..deadpool_postgres::Config::default() };
+    let runtime = deadpool_postgres::Runtime::Tokio1;
+    let pool = config.create_pool(Some(runtime), tokio_postgres::NoTls).unwrap();
+    for prepared in [Prepared::Auto, Prepared::Always] {
+        let backend = tables.builder().prepared(prepared).with_pool(pool.clone()).await.unwrap();
+        assert!(!backend.wake(&key("k")).await.is_live());
+        for round in 0..40_u64 {
+            drop(tokio::time::timeout(Duration::from_micros(round * 40), try_acquire(&backend, "k", 50)).await);
+        }
+        let free = async || try_acquire(&backend, "k", 500).await.is_some();
+        assert!(eventually(Duration::from_secs(10), free).await);
+        for _ in 0..16 {
+            let client = pool.get().await.unwrap();
+            let state = "SELECT pg_current_xact_id_if_assigned() IS NULL";
+            assert!(client.query_one(state, &[]).await.unwrap().get::<_, bool>(0));
+        }
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_wrong_database_and_bad_hosts_have_their_codes() {
+    let code = async |url: &str| PostgresBackend::connect(url).await.unwrap_err().code();
+    let nobody = syncguard_testkit::free_port();
+    assert_eq!(code(&format!("postgres://u@127.0.0.1:{nobody}/db")).await, ErrorCode::ServiceUnavailable);
+    assert_eq!(code("postgres://u@no-such-host.invalid/db").await, ErrorCode::ServiceUnavailable);
+    assert_eq!(code("postgres:///db?host=/nonexistent&user=u").await, ErrorCode::ServiceUnavailable);
+    let wrong = format!("{}/no_such_database", postgres_url().rsplit_once('/').unwrap().0);
+    assert_eq!(code(&wrong).await, ErrorCode::InvalidArgument);
+    // Accepts and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://u@{}/db?connect_timeout=300ms", silent.local_addr().unwrap());
+    assert_eq!(code(&url).await, ErrorCode::NetworkTimeout);
+}
+
+#[tokio::test]
+async fn two_rows_with_one_id_are_refused_and_left_alone() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let backend = tables.builder().connect(&url).await.unwrap();
+    let (id, _) = try_acquire(&backend, "k", 60_000).await.unwrap();
+    let owner = sql(&url).await;
+    let locks = &tables.locks;
+    owner
+        .batch_execute(&format!(
+            "DROP INDEX idx_{locks}_lock_id;
+             INSERT INTO {locks} SELECT 'other', lock_id, expires_at_ms, acquired_at_ms, fence, 'other' FROM {locks}"
+        ))
+        .await
+        .unwrap();
+    assert_eq!(backend.release(&id).await.unwrap_err().code(), ErrorCode::Internal);
+    assert_eq!(backend.extend(&id, ttl(1000)).await.unwrap_err().code(), ErrorCode::Internal);
+    let count: i64 = owner.query_one(&format!("SELECT count(*) FROM {locks}"), &[]).await.unwrap().get(0);
+    assert_eq!(count, 2);
+}
+
+#[tokio::test]
+async fn fences_floored_by_the_clock_rise_over_a_lost_counter() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let backend = tables.builder().clock_floored_fences(true).connect(&url).await.unwrap();
+    let (id, first) = try_acquire(&backend, "k", 1000).await.unwrap();
+    assert!(backend.release(&id).await.unwrap().is_released());
+    assert!(first.fence.get() > 1_600_000_000_000);
+    sql(&url).await.batch_execute(&format!("DELETE FROM {}", tables.fences)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let (_, second) = try_acquire(&backend, "k", 1000).await.unwrap();
+    assert!(second.fence > first.fence);
+}

@@ -1,0 +1,16 @@
+//! What does this backend promise beyond the contract of all backends?
+//!
+//! One binary for all of it, because linking is what tests of a small crate wait for.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod boundary;
+mod crash;
+mod faults;
+mod in_tx;
+mod literal;
+mod schema;
+mod tls;
+mod wake;

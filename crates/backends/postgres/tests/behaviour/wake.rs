@@ -1,0 +1,160 @@
+//! Are waiters woken, and is a release that nobody waits for left alone?
+
+use std::time::Duration;
+
+use crate::support::{Tables, eventually, key, sql, try_acquire};
+use syncguard_core::{LockBackend, Locker};
+use syncguard_testkit::{pgbouncer_url, postgres_url};
+use tokio::time::timeout;
+
+/// Far more than a hint takes, far less than a waiter's own schedule.
+const SOON: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_wakes_a_waiter_of_another_process() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let (holder, waiter) =
+        (tables.builder().connect(&url).await.unwrap(), tables.builder().connect(&url).await.unwrap());
+    let (id, _) = try_acquire(&holder, "k", 60_000).await.unwrap();
+    let hint = waiter.wake(&key("k")).await;
+    assert!(hint.is_live());
+
+    assert!(holder.release(&id).await.unwrap().is_released());
+
+    timeout(SOON, hint.woken()).await.expect("the release wakes the waiter");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_of_another_key_or_table_wakes_nobody() {
+    let (url, tables, elsewhere) = (postgres_url(), Tables::fresh(), Tables::fresh());
+    let backend = tables.builder().connect(&url).await.unwrap();
+    let other = elsewhere.builder().connect(&url).await.unwrap();
+    let hint = backend.wake(&key("k")).await;
+
+    for (backend, name) in [(&backend, "other"), (&other, "k")] {
+        let (id, _) = try_acquire(backend, name, 60_000).await.unwrap();
+        assert!(backend.release(&id).await.unwrap().is_released());
+    }
+
+    assert!(timeout(Duration::from_millis(300), hint.woken()).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_release_that_somebody_waits_for_notifies() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let backend = tables.builder().connect(&url).await.unwrap();
+    let oid =
+        sql(&url).await.query_one("SELECT to_regclass($1)::oid", &[&tables.locks]).await.unwrap().get::<_, u32>(0);
+    let (heard, mut notifications) = tokio::sync::mpsc::unbounded_channel();
+    let (client, mut connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+            if let tokio_postgres::AsyncMessage::Notification(notification) = message {
+                let _ = heard.send(notification.payload().to_owned());
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN syncguard_wake_{oid}")).await.unwrap();
+    let release = async || {
+        let (id, _) = try_acquire(&backend, "k", 60_000).await.unwrap();
+        assert!(backend.release(&id).await.unwrap().is_released());
+        // Whatever was notified before has arrived by now.
+        client.batch_execute("SELECT 1").await.unwrap();
+    };
+
+    release().await;
+    assert!(notifications.try_recv().is_err(), "nobody waits");
+    let hint = backend.wake(&key("k")).await;
+    release().await;
+    // The payload is a pseudonym: every role of the database may listen.
+    assert_eq!(timeout(SOON, notifications.recv()).await.unwrap().unwrap(), key("k").hash().to_string());
+    drop(hint);
+    let quiet = async || {
+        while notifications.try_recv().is_ok() {}
+        release().await;
+        notifications.try_recv().is_err()
+    };
+    assert!(eventually(SOON, quiet).await, "the last waiter has left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_are_woken_again_after_the_listening_connection_died() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let (holder, waiter) =
+        (tables.builder().connect(&url).await.unwrap(), tables.builder().connect(&url).await.unwrap());
+    let (id, _) = try_acquire(&holder, "k", 60_000).await.unwrap();
+    let hint = waiter.wake(&key("k")).await;
+    let peek = sql(&url).await;
+    let oid = peek.query_one("SELECT to_regclass($1)::oid::text", &[&tables.locks]).await.unwrap().get::<_, String>(0);
+
+    let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()";
+    let killed = async || peek.query_one(kill, &[&format!("syncguard_wake_{oid}")]).await.unwrap().get::<_, i64>(0) > 0;
+    // Its last statement is the registration once that is through; the lock it holds tells it better.
+    let holders = "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1397184331 \
+                   AND objid = ((hashtext($1)::bigint + 4294967296) % 4294967296)::oid AND mode = 'ShareLock'";
+    let name = format!("{oid}:k");
+    let ended: i64 = peek.query_one(holders, &[&name]).await.unwrap().get(0);
+    assert!(ended > 0 || killed().await, "the listener holds the waited key's lock");
+
+    // The reconnect itself is a hint, because a release may have been missed.
+    timeout(SOON, hint.woken()).await.expect("a hint after the reconnect");
+    assert!(holder.release(&id).await.unwrap().is_released());
+    timeout(SOON, hint.woken()).await.expect("a hint over the new connection");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_waiters_look_again_unless_a_direct_url_is_given() {
+    let (pooled, direct, tables) = (pgbouncer_url(), postgres_url(), Tables::fresh());
+    let waiter = tables.builder().connect(&pooled).await.unwrap();
+    assert!(!waiter.wake(&key("k")).await.is_live());
+
+    // They still get the lock: later, by their own schedule.
+    let (id, _) = try_acquire(&waiter, "k", 60_000).await.unwrap();
+    let locker = Locker::new(tables.builder().connect(&pooled).await.unwrap());
+    let waiting =
+        tokio::spawn(async move { locker.lock("k").timeout(Duration::from_secs(10)).acquire().await.is_ok() });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(waiter.release(&id).await.unwrap().is_released());
+    assert!(waiting.await.unwrap());
+
+    let listening = tables.builder().listen_url(direct).connect(&pooled).await.unwrap();
+    let hint = listening.wake(&key("other")).await;
+    assert!(hint.is_live());
+    let (id, _) = try_acquire(&waiter, "other", 60_000).await.unwrap();
+    assert!(waiter.release(&id).await.unwrap().is_released());
+    timeout(SOON, hint.woken()).await.expect("a release through the pooler wakes a direct listener");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_keeps_one_listener_and_sleeping_waiters_hold_no_connection() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let builder = tables.builder().pool_size(4);
+    let app = format!("app_{}", tables.locks);
+    let backend = builder.connect(&format!("{url}?application_name={app}")).await.unwrap();
+    let (id, _) = try_acquire(&backend, "k", 60_000).await.unwrap();
+    let locker = Locker::new(backend.clone());
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let locker = locker.clone();
+        waiting.spawn(async move {
+            let guard = locker.lock("k").timeout(Duration::from_secs(30)).unlimited_retries().acquire().await.unwrap();
+            guard.release().await.unwrap()
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let peek = sql(&url).await;
+    let count =
+        "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity WHERE application_name = $1";
+    let row = peek.query_one(count, &[&app]).await.unwrap();
+    let connections: i64 = row.get(0);
+    assert!(connections <= 5, "{connections} connections: four of the pool and one that listens");
+
+    assert!(backend.release(&id).await.unwrap().is_released());
+    while let Some(done) = waiting.join_next().await {
+        assert!(done.unwrap().is_released());
+    }
+    // Dropping the backend ends them all.
+    drop((locker, backend));
+    let gone = async || peek.query_one(count, &[&app]).await.unwrap().get::<_, i64>(0) == 0;
+    assert!(eventually(SOON, gone).await, "connections outlive the backend");
+}
