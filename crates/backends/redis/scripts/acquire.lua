@@ -7,10 +7,11 @@
 --         minus the ms until it can be taken over when another owner holds it,
 --         the dead holder's id as text: come again with its index key, so that no key is touched undeclared
 local stored = redis.pcall('GET', KEYS[1])
-local time = redis.call('TIME')
+local time = redis.pcall('TIME')
+if time.err then return refused(time) end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if stored then
-  if type(stored) == 'table' then return stored end
+  if type(stored) == 'table' then return refused(stored) end
   local id, expires, data = read(stored)
   if not expires then return foreign() end
   if expires > now - 1000 then
@@ -27,7 +28,7 @@ local counter = redis.pcall('GET', KEYS[3])
 local fence = 1
 if counter then
   if type(counter) == 'table' then
-    if not string.find(counter.err, '^WRONGTYPE') then return counter end
+    if not string.find(counter.err, '^WRONGTYPE') then return refused(counter) end
     counter = ''
   end
   fence = #counter <= 15 and string.find(counter, '^%d+$') and tonumber(counter) + 1
@@ -36,14 +37,18 @@ if counter then
   end
 end
 local expires = now + ARGV[2]
+local written
 if ARGV[4] == '1' and fence < now then
-  redis.call('INCRBY', KEYS[3], now - fence + 1)
+  written = redis.pcall('INCRBY', KEYS[3], now - fence + 1)
   fence = now
 else
-  redis.call('INCR', KEYS[3])
+  written = redis.pcall('INCR', KEYS[3])
 end
+if type(written) == 'table' then return refused(written) end
 if KEYS[4] then redis.call('DEL', KEYS[4]) end
 -- The index first: if the second write is refused, an index without a lock is harmless, the reverse is not.
-redis.call('PSETEX', KEYS[2], ARGV[2] + 1000, KEYS[1])
-redis.call('PSETEX', KEYS[1], ARGV[2] + 1000, string.format(ARGV[3], expires, now, fence))
+written = redis.pcall('PSETEX', KEYS[2], ARGV[2] + 1000, KEYS[1])
+if written.err then return refused(written) end
+written = redis.pcall('PSETEX', KEYS[1], ARGV[2] + 1000, string.format(ARGV[3], expires, now, fence))
+if written.err then return refused(written) end
 return {fence, expires}

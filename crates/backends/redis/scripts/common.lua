@@ -14,6 +14,13 @@ local function read(value)
   return data.lockId, expires, data
 end
 
+-- What a refused call is answered with. The calls here cannot be malformed, so a bare ERR can only mean that the user
+-- lacks the right; Redis has no code word of its own for that inside a script.
+local function refused(answer)
+  if string.find(answer.err, '^ERR') then return redis.error_reply('NOPERM the user lacks a right that the script needs') end
+  return answer
+end
+
 local function foreign()
   return redis.error_reply('SYNCGUARDFOREIGN the value at the lock key is not a lock')
 end

@@ -5,21 +5,23 @@
 -- Answers 1 + the number of listeners told when freed, -3 when freed but publishing is not permitted,
 --         0 when another owner holds the lock, -1 when there is none, -2 when its lease was over
 local found = redis.pcall('MGET', KEYS[1], KEYS[2])
-if found.err then return found end
+if found.err then return refused(found) end
 local stored = found[1]
 if found[2] ~= KEYS[1] then return -1 end
 if not stored then
   -- MGET hides a value of another type.
   stored = redis.pcall('GET', KEYS[1])
-  if type(stored) == 'table' then return stored end
+  if type(stored) == 'table' then return refused(stored) end
   return -1
 end
 local id, expires = read(stored)
 if not expires then return foreign() end
 if id ~= ARGV[1] then return 0 end
-local time = redis.call('TIME')
+local time = redis.pcall('TIME')
+if time.err then return refused(time) end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('DEL', KEYS[1], KEYS[2])
+local freed = redis.pcall('DEL', KEYS[1], KEYS[2])
+if type(freed) == 'table' then return refused(freed) end
 if expires <= now - 1000 then return -2 end
 if not ARGV[2] then return 1 end
 local told = redis.pcall('PUBLISH', KEYS[1], ARGV[2])

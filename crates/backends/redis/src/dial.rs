@@ -115,7 +115,7 @@ impl Dial {
             Place::Address(address) => address.clone(),
             Place::Master { sentinels, name } => self.ask_sentinels(sentinels, name).await?,
         };
-        let opened = Stream::open(&address, self.tls.as_ref()).await;
+        let opened = Stream::open(&address, self.tls.as_ref(), self.timeout * 3 / 4).await;
         let stream = opened.map_err(|error| DialError::from_io(&address, &error))?;
         Ok((address, stream))
     }
@@ -143,7 +143,7 @@ impl Dial {
     }
 
     async fn ask_sentinel(&self, sentinel: &Address, name: &str) -> Result<Option<Address>, DialError> {
-        let opened = Stream::open(sentinel, self.tls.as_ref()).await;
+        let opened = Stream::open(sentinel, self.tls.as_ref(), self.timeout * 3 / 4).await;
         let stream = opened.map_err(|error| DialError::from_io(sentinel, &error))?;
         let live = greet(sentinel, stream, &self.sentinel_login).await?;
         let mut ask = Cmd::new();

@@ -119,9 +119,11 @@ fn from_driver(error: &RedisError) -> LockError {
             .with_hint("the request may have been carried out")
             .ambiguous(),
         ErrorKind::AuthenticationFailed => auth("redis refused the user or the password", "check them in the url"),
-        // The reply was not understood, so what was done is not known either.
+        // A reply that was cut short, or bytes that are none: what was done is not known, and the connection is of no use.
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
-            LockError::internal("redis sent a reply that is not part of its protocol").ambiguous()
+            LockError::new(ErrorCode::ServiceUnavailable, "redis sent a reply that is cut short or not of its protocol")
+                .with_hint("the request may have been carried out")
+                .ambiguous()
         }
         ErrorKind::InvalidClientConfig => LockError::invalid("the redis driver refused its configuration"),
         _ => LockError::internal("the redis driver failed").ambiguous(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 
 use crate::dial::{Dial, Live};
 use crate::error::{CallError, DialError};
@@ -48,7 +48,8 @@ impl Line {
         let mut live = self.live().await?;
         let heard = live.heard.load(Ordering::Relaxed);
         match tokio::time::timeout(timeout, live.connection.send_packed_command(command)).await {
-            Ok(reply) => answer(reply?),
+            Ok(Ok(reply)) => answer(reply),
+            Ok(Err(error)) => Err(give_up_if_garbled(&live, error)),
             Err(_) => Err(give_up_if_silent(&live, heard)),
         }
     }
@@ -59,7 +60,8 @@ impl Line {
         let heard = live.heard.load(Ordering::Relaxed);
         let count = commands.len();
         match tokio::time::timeout(timeout, live.connection.send_packed_commands(commands, 0, count)).await {
-            Ok(replies) => Ok(replies?),
+            Ok(Ok(replies)) => Ok(replies),
+            Ok(Err(error)) => Err(give_up_if_garbled(&live, error)),
             Err(_) => Err(give_up_if_silent(&live, heard)),
         }
     }
@@ -124,6 +126,14 @@ fn answer(reply: Value) -> Result<Value, CallError> {
         Value::ServerError(error) => Err(CallError::Redis(error.into())),
         reply => Ok(reply),
     }
+}
+
+/// After bytes that are no reply, nobody knows whose reply comes next.
+fn give_up_if_garbled(live: &Live, error: RedisError) -> CallError {
+    if error.kind() == ErrorKind::Parse {
+        live.close();
+    }
+    CallError::from(error)
 }
 
 /// A connection on which others still hear answers is only slow; one that is silent may be dead without knowing.

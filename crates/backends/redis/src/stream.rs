@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -29,8 +30,9 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Opens a stream. The caller bounds the time.
-    pub(crate) async fn open(address: &Address, tls: Option<&TlsConnector>) -> io::Result<Self> {
+    /// Opens a stream. The caller bounds the time; `handshake` bounds TLS alone, so that its silence can be told from the network's:
+    /// a plaintext server answers a TLS greeting with nothing at all.
+    pub(crate) async fn open(address: &Address, tls: Option<&TlsConnector>, handshake: Duration) -> io::Result<Self> {
         let inner: Box<dyn Duplex> = match address {
             Address::Tcp { host, port } => {
                 let tcp = TcpStream::connect((host.as_str(), *port)).await?;
@@ -39,7 +41,8 @@ impl Stream {
                     None => Box::new(tcp),
                     Some(connector) => {
                         let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-                        Box::new(connector.connect(name, tcp).await?)
+                        let greeted = tokio::time::timeout(handshake, connector.connect(name, tcp)).await;
+                        Box::new(greeted.unwrap_or_else(|_| Err(io::Error::other(silent_handshake())))?)
                     }
                 }
             }
@@ -79,6 +82,10 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(cx)
     }
+}
+
+fn silent_handshake() -> rustls::Error {
+    rustls::Error::General("no answer to the handshake; the port may be for plaintext".to_owned())
 }
 
 /// Reads the certificates once, so that a wrong path is an error at opening and not at the first reconnect.

@@ -1,0 +1,160 @@
+//! Do waiters hear of a release, and does everything work when they do not?
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use support::{attempt, fresh_prefix, key, take, ttl};
+use syncguard_core::{LockBackend, Ttl};
+use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_testkit::{Fault, FaultProxy, RedisOptions as Server, RedisServer, redis_cluster_url, redis_url};
+use tokio::time::timeout;
+
+const SOON: Duration = Duration::from_secs(10);
+
+async fn two_clients(url: &str) -> (RedisBackend, RedisBackend) {
+    let options = RedisOptions::from_url(url).unwrap().prefix(fresh_prefix());
+    (RedisBackend::open(options.clone()).await.unwrap(), RedisBackend::open(options).await.unwrap())
+}
+
+fn subscriptions(server: &RedisServer) -> usize {
+    server.try_command(&["PUBSUB", "CHANNELS"]).unwrap().items().len()
+}
+
+fn clients(server: &RedisServer) -> usize {
+    server
+        .command(&["CLIENT", "LIST"])
+        .lines()
+        .filter(|line| line.contains("lib-name=syncguard") || line.contains(" sub="))
+        .count()
+}
+
+#[tokio::test]
+async fn a_release_in_another_client_wakes_a_waiter() {
+    for url in [redis_url(), redis_cluster_url()] {
+        let (holder, waiter) = two_clients(&url).await;
+        let held = take(&holder, &key("k")).await;
+        let hint = waiter.wake(&key("k")).await;
+        assert!(hint.is_live());
+
+        holder.release(&held.id).await.unwrap();
+
+        timeout(SOON, hint.woken()).await.expect("the release is heard");
+        take(&waiter, &key("k")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_of_another_key_wakes_nobody() {
+    let (holder, waiter) = two_clients(&redis_url()).await;
+    let (other, mine) = (take(&holder, &key("other")).await, take(&holder, &key("mine")).await);
+    let hint = waiter.wake(&key("mine")).await;
+
+    holder.release(&other.id).await.unwrap();
+    // Messages of one server arrive in order, so the first that comes must be the second that was sent.
+    let sentinel = waiter.wake(&key("sentinel")).await;
+    let held = take(&holder, &key("sentinel")).await;
+    holder.release(&held.id).await.unwrap();
+    timeout(SOON, sentinel.woken()).await.unwrap();
+    assert!(timeout(Duration::from_millis(50), hint.woken()).await.is_err(), "woken for nothing");
+
+    holder.release(&mine.id).await.unwrap();
+    timeout(SOON, hint.woken()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_thousand_waiters_share_one_connection_and_leave_no_subscription_behind() {
+    let server = RedisServer::start(Server::new());
+    let backend = RedisBackend::open(RedisOptions::from_url(&server.url()).unwrap()).await.unwrap();
+    let keys: Vec<_> = (0..100).map(|number| key(&format!("k{number}"))).collect();
+    let mut hints = Vec::new();
+    for round in 0..1000 {
+        hints.push(backend.wake(&keys[round % keys.len()]).await);
+    }
+
+    assert_eq!(subscriptions(&server), 100);
+    assert!(clients(&server) <= 2 + 1 + 1, "{}", server.command(&["CLIENT", "LIST"]));
+
+    drop(hints);
+    support::eventually("the unsubscription", async || subscriptions(&server) == 0).await;
+}
+
+#[tokio::test]
+async fn a_subscription_that_drops_comes_back_and_wakes_everybody_once() {
+    let server = RedisServer::start(Server::new());
+    let (holder, waiter) = two_clients(&server.url()).await;
+    let held = take(&holder, &key("k")).await;
+    let hint = waiter.wake(&key("k")).await;
+    assert_eq!(subscriptions(&server), 1);
+
+    server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+
+    timeout(SOON, hint.woken()).await.expect("whoever may have missed a release looks for itself");
+    support::eventually("the new subscription", async || subscriptions(&server) == 1).await;
+    // One hint for the loss, and perhaps one more when the subscription was back; then only the release.
+    while timeout(Duration::from_millis(300), hint.woken()).await.is_ok() {}
+    holder.release(&held.id).await.unwrap();
+    timeout(SOON, hint.woken()).await.expect("the release is heard again");
+}
+
+#[tokio::test]
+async fn a_restarted_server_is_listened_to_again() {
+    let mut server = RedisServer::start(Server::new());
+    let (holder, waiter) = two_clients(&server.url()).await;
+    let hint = waiter.wake(&key("k")).await;
+
+    server.kill_hard();
+    server.restart();
+
+    support::eventually("the new subscription", async || subscriptions(&server) == 1).await;
+    while timeout(Duration::from_millis(300), hint.woken()).await.is_ok() {}
+    let held = loop {
+        // The holder's connection died with the server; the next attempt makes a new one.
+        if let Ok(Ok(held)) = attempt(&holder, &key("k"), Ttl::DEFAULT).await {
+            break held;
+        }
+    };
+    holder.release(&held.id).await.unwrap();
+    timeout(SOON, hint.woken()).await.unwrap();
+}
+
+#[tokio::test]
+async fn waiting_costs_no_more_than_a_second_when_messages_cannot_be_had() {
+    let server = RedisServer::start(Server::new());
+    let proxy = FaultProxy::start(server.port());
+    let backend = RedisBackend::connect(&proxy.url(&server.url())).await.unwrap();
+    proxy.set(Fault::BlackHole);
+
+    let hint = timeout(Duration::from_secs(5), backend.wake(&key("k"))).await.expect("wake is bounded");
+
+    drop(hint);
+    assert!(proxy.counts().accepted >= 1);
+}
+
+#[tokio::test]
+async fn with_waking_off_nothing_is_published_or_subscribed() {
+    let server = RedisServer::start(Server::new());
+    let backend = RedisBackend::connect(&format!("{}?wake=off", server.url())).await.unwrap();
+    let mut ear = server.client().unwrap();
+    ear.command(&["SUBSCRIBE", "syncguard:k"]).unwrap();
+
+    let held = take(&backend, &key("k")).await;
+    assert!(!backend.wake(&key("k")).await.is_live());
+    backend.release(&held.id).await.unwrap();
+    server.command(&["PUBLISH", "syncguard:k", "control"]);
+
+    let heard = ear.read_reply().unwrap().items();
+    assert_eq!(heard[2].to_string(), "control");
+}
+
+#[tokio::test]
+async fn contention_tells_when_the_lock_can_be_taken_over() {
+    let (holder, waiter) = two_clients(&redis_url()).await;
+    attempt(&holder, &key("k"), ttl(5000)).await.unwrap().unwrap();
+
+    let contention = attempt(&waiter, &key("k"), Ttl::DEFAULT).await.unwrap().unwrap_err();
+
+    let free_in = contention.free_in.unwrap();
+    assert!((Duration::from_secs(3)..=Duration::from_secs(6)).contains(&free_in), "{free_in:?}");
+}
