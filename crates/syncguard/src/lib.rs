@@ -6,6 +6,8 @@
 //!
 //! Libraries that take or offer locks should depend on `syncguard-core` instead, which has no driver in it.
 
+#[cfg(doctest)]
+mod doctests;
 mod open;
 mod url;
 

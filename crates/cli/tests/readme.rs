@@ -1,0 +1,215 @@
+//! Is what the documentation shows what people will see?
+//!
+//! Every `console` block of `README.md` and `docs/*.md` is run by a shell against the real command, in the order of the page, in a
+//! directory of its own. What differs from run to run (times, durations, process numbers, hashes, lock ids) is masked on
+//! both sides, so that the page can show whole and honest lines. Fences and exit codes are not masked.
+//!
+//! The pages of single backends need their servers and are not run here.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use snapbox::IntoData;
+use support::Lab;
+
+/// Ends the output of one command in the output of a whole block.
+const END: char = '\u{1e}';
+
+#[test]
+fn every_console_block_of_the_readme_is_true() {
+    let commands = check(&root().join("README.md"));
+    assert!(commands >= 6, "only {commands} commands were found");
+}
+
+#[test]
+fn every_console_block_of_the_docs_is_true() {
+    let pages: Vec<_> = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let commands: usize =
+        pages.iter().filter(|page| page.extension().is_some_and(|e| e == "md")).map(|p| check(p)).sum();
+    assert!(commands >= 6, "only {commands} commands were found");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs all blocks of a page and says how many commands they had.
+fn check(page: &Path) -> usize {
+    let text = fs::read_to_string(page).unwrap();
+    let lab = furnished();
+    let mut commands = 0;
+    for block in blocks(&text) {
+        commands += block.steps.len();
+        let actual = mask(&run(&lab, &block));
+        let expected = mask(&block.text());
+        let place = format!("{}:{}", page.file_name().unwrap().display(), block.line);
+        let verdict = snapbox::Assert::new().try_eq(Some(&place), actual.into_data(), expected.into_data());
+        if let Err(difference) = verdict {
+            panic!("{place} does not show what happens\n{difference}");
+        }
+    }
+    commands
+}
+
+struct Block {
+    line: usize,
+    steps: Vec<Step>,
+}
+
+#[derive(Default)]
+struct Step {
+    command: String,
+    output: String,
+}
+
+impl Block {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for step in &self.steps {
+            write!(text, "$ {}\n{}", step.command, step.output).unwrap();
+        }
+        text
+    }
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut inside = false;
+    for (index, line) in page.lines().enumerate() {
+        if line.trim_end() == "```console" {
+            inside = true;
+            blocks.push(Block { line: index + 1, steps: Vec::new() });
+        } else if line.starts_with("```") {
+            inside = false;
+        } else if inside {
+            let steps = &mut blocks.last_mut().unwrap().steps;
+            if let Some(command) = line.strip_prefix("$ ") {
+                steps.push(Step { command: command.to_owned(), output: String::new() });
+            } else if let Some(more) = line.strip_prefix("> ") {
+                writeln!(steps.last_mut().unwrap().command, "\n{more}").unwrap();
+            } else {
+                writeln!(steps.last_mut().expect("a block starts with a command").output, "{line}").unwrap();
+            }
+        }
+    }
+    blocks
+}
+
+/// A lab with what the examples call: the command itself, `cargo run` of it, and a deployment that takes a while.
+fn furnished() -> Lab {
+    let lab = Lab::new();
+    fs::create_dir(lab.path("bin")).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_syncguard"), lab.path("bin/syncguard")).unwrap();
+    let cargo = "[ \"$1 $2 $3\" = 'run -q --' ] || exit 2\nshift 3\nexec syncguard \"$@\"";
+    script(&lab.path("bin/cargo"), cargo);
+    script(&lab.path("deploy.sh"), "touch started\nexec sleep 60");
+    lab
+}
+
+fn script(path: &Path, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Runs a block in one shell, so that variables and background jobs live from line to line.
+fn run(lab: &Lab, block: &Block) -> String {
+    let mut shell = String::from("trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\nrm -f started\n");
+    for step in &block.steps {
+        writeln!(shell, "{}", step.command).unwrap();
+        if step.command.ends_with('&') {
+            // The next line of the page is typed by somebody who saw the first one start.
+            writeln!(shell, "for _ in $(seq 500); do [ -e started ] && break; sleep 0.02; done").unwrap();
+        }
+        writeln!(shell, "printf '{END}'").unwrap();
+    }
+    fs::write(lab.path("block.sh"), shell).unwrap();
+    // A file and not a pipe: a job in the background would keep a pipe open.
+    let output = File::create(lab.path("output")).unwrap();
+    let search = format!("{}:{}", lab.path("bin").display(), std::env::var("PATH").unwrap());
+    let status = Command::new("timeout")
+        .args(["60", "bash", "block.sh"])
+        .env_clear()
+        .env("PATH", search)
+        .env("HOME", lab.dir.path())
+        .env("USER", "ci")
+        .env("XDG_STATE_HOME", lab.path("state"))
+        .env("XDG_CONFIG_HOME", lab.path("config"))
+        .current_dir(lab.dir.path())
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().unwrap())
+        .stderr(output)
+        .status()
+        .unwrap();
+    assert_ne!(status.code(), Some(124), "line {}: the block did not end within a minute", block.line);
+    let said = fs::read_to_string(lab.path("output")).unwrap();
+    let outputs = said.split(END).map(str::to_owned);
+    let steps = block.steps.iter().zip(outputs).map(|(step, output)| Step { command: step.command.clone(), output });
+    Block { line: block.line, steps: steps.collect() }.text()
+}
+
+/// Hides what differs from run to run. A line that tells an exit code is left as it is.
+fn mask(text: &str) -> String {
+    text.lines().map(|line| if line.starts_with("exit ") { line.to_owned() } else { mask_line(line) } + "\n").collect()
+}
+
+fn mask_line(line: &str) -> String {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "-_…".contains(c);
+    let mut masked = String::new();
+    let mut rest = line;
+    while let Some(first) = rest.chars().next() {
+        let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+        let word = if end == 0 { &rest[..first.len_utf8()] } else { &rest[..end] };
+        masked.push_str(&mask_word(word));
+        rest = &rest[word.len()..];
+    }
+    masked
+}
+
+fn mask_word(word: &str) -> String {
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_fence = word.len() == 15 && word.bytes().all(|byte| byte.is_ascii_digit());
+    if is_fence {
+        return word.to_owned();
+    }
+    match word.split_once('…') {
+        Some((first, last)) if first.len() == 4 && last.len() == 4 && is_hex(first) && is_hex(last) => {
+            return "HASH".to_owned();
+        }
+        _ => {}
+    }
+    if word.len() == 24 && is_hex(word) {
+        return "HASH".to_owned();
+    }
+    let mixed = word.contains(|c: char| c.is_ascii_uppercase()) && word.contains(|c: char| c.is_ascii_lowercase());
+    if word.len() == 22 && mixed {
+        return "LOCKID".to_owned();
+    }
+    numbers(word)
+}
+
+/// Each run of digits becomes one `N`.
+fn numbers(word: &str) -> String {
+    let mut out = String::new();
+    for character in word.chars() {
+        let shown = if character.is_ascii_digit() { 'N' } else { character };
+        if shown != 'N' || !out.ends_with('N') || !character.is_ascii_digit() {
+            out.push(shown);
+        }
+    }
+    out
+}
+
+#[test]
+fn masking_hides_what_varies_and_keeps_fences_and_exit_codes() {
+    let shown = mask("lock 9c1f…e2a4, fence 000000000000041, 14:02:11Z (3s ago), group 41877\nexit 75\n");
+    assert_eq!(shown, "lock HASH, fence 000000000000041, N:N:NZ (Ns ago), group N\nexit 75\n");
+    assert_ne!(mask("fence 000000000000001\n"), mask("fence 000000000000002\n"));
+    assert_eq!(mask("9b4d08ac5c7b66450ce0d908 g37IISZ2TvNJf3htay44xw\n"), "HASH LOCKID\n");
+}
