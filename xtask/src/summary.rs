@@ -27,10 +27,8 @@ pub(crate) fn render(tests: &[TestCase], doctests: u32, failed: &[&str], elapsed
     let targets: Vec<String> = tallies.iter().map(|(target, tally)| render_target(target, tally)).collect();
     let targets = if targets.is_empty() { "no case ran".to_owned() } else { targets.join(" · ") };
     writeln!(text, "conformance: {targets}").expect("a string accepts text");
-    for (target, tally) in &tallies {
-        for (case, reason) in &tally.skipped {
-            writeln!(text, "  skipped on {target}: {case}: {reason}").expect("a string accepts text");
-        }
+    for ((case, reason), targets) in skips(&tallies) {
+        writeln!(text, "  skipped on {}: {case}: {reason}", targets.join(", ")).expect("a string accepts text");
     }
     let seconds = elapsed.as_secs();
     let verdict = if failed.is_empty() { "ok".to_owned() } else { format!("FAILED: {}", failed.join(", ")) };
@@ -50,6 +48,17 @@ fn tally(tests: &[TestCase]) -> BTreeMap<String, Tally> {
         }
     }
     tallies
+}
+
+/// The targets that skipped a case for the same reason, so that each reason is read once.
+fn skips(tallies: &BTreeMap<String, Tally>) -> BTreeMap<&(String, String), Vec<&str>> {
+    let mut skips: BTreeMap<&(String, String), Vec<&str>> = BTreeMap::new();
+    for (target, tally) in tallies {
+        for skip in &tally.skipped {
+            skips.entry(skip).or_default().push(target);
+        }
+    }
+    skips
 }
 
 /// The target and the case, if the test is one: `suite!` in `tests/conformance.rs` makes `target::case`.
@@ -101,6 +110,7 @@ mod tests {
             test("syncguard-redis::conformance", "single::a", true, &[]),
             test("syncguard-redis::conformance", "single::b", true, &["no clock of its own"]),
             test("syncguard-redis::conformance", "tls::a", false, &[]),
+            test("syncguard-redis::conformance", "tls::b", true, &["no clock of its own"]),
             test("syncguard-sqlite::conformance", "sqlite::a", true, &[]),
             test("syncguard-core", "fence::tests::conformance::x", true, &[]),
         ];
@@ -109,9 +119,9 @@ mod tests {
 
         assert_eq!(
             text,
-            "\ntests: 6 passed, 1 failed, and 4 doctests passed\n\
-             conformance: memory 1 · redis/single 1 (1 skipped) · redis/tls 0 (1 FAILED) · sqlite 1\n  \
-             skipped on redis/single: b: no clock of its own\n\
+            "\ntests: 7 passed, 1 failed, and 4 doctests passed\n\
+             conformance: memory 1 · redis/single 1 (1 skipped) · redis/tls 0 (1 FAILED, 1 skipped) · sqlite 1\n  \
+             skipped on redis/single, redis/tls: b: no clock of its own\n\
              FAILED: tests (1 min 15 s)\n"
         );
     }
