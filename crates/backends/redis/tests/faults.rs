@@ -44,7 +44,13 @@ impl Contest {
             let id = backend.new_lock_id(&key);
             let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(20_000), label: None };
             // An unknown outcome is asked for again with the same id, as the client does.
-            match self.certain(async || backend.acquire(request).await).await {
+            let outcome = loop {
+                match backend.acquire(request).await {
+                    Ok(outcome) => break outcome,
+                    Err(error) => self.pause_after(&error).await,
+                }
+            };
+            match outcome {
                 AcquireOutcome::Acquired(lease) => {
                     // Recorded while the lock is held, so the order of the list is the order of the holds.
                     if self.holders[turn].fetch_add(1, Ordering::SeqCst) != 0 {
@@ -53,23 +59,20 @@ impl Contest {
                     self.fences[turn].lock().unwrap().push(lease.fence.get());
                     tokio::task::yield_now().await;
                     self.holders[turn].fetch_sub(1, Ordering::SeqCst);
-                    self.certain(async || backend.release(&id).await).await;
+                    while let Err(error) = backend.release(&id).await {
+                        self.pause_after(&error).await;
+                    }
                 }
                 AcquireOutcome::Contended(_) => tokio::task::yield_now().await,
             }
         }
     }
 
-    /// Asks until there is an answer. Only transient errors may come.
-    async fn certain<T>(&self, mut call: impl AsyncFnMut() -> syncguard_core::Result<T>) -> T {
-        loop {
-            match call().await {
-                Ok(answer) => return answer,
-                Err(error) => assert!(error.is_transient(), "{error:?}"),
-            }
-            self.errors.fetch_add(1, Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    /// Only transient errors may come.
+    async fn pause_after(&self, error: &LockError) {
+        assert!(error.is_transient(), "{error:?}");
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 
     fn holds(&self) -> usize {
@@ -118,7 +121,7 @@ impl Contest {
 async fn a_killed_and_restarted_server_repeats_no_fence_and_has_no_two_holders() {
     let mut server = RedisServer::start(Server::new().appendonly(Appendonly::Always));
     let url = server.url();
-    let contest = Contest::run(&url, 5, async |_| {
+    let contest = Contest::run(&url, 20, async |_| {
         server.kill_hard();
         server.restart();
     })
