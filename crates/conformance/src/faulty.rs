@@ -8,29 +8,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use syncguard_core::telemetry::Operation;
 use syncguard_core::time::Clock;
 use syncguard_core::wake::WakeHint;
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, ErrorCode, ExtendOutcome, HealthReport, Key, LockBackend, LockError,
     LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
 };
-
-/// A call of the contract.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operation {
-    /// [`LockBackend::acquire`]
-    Acquire,
-    /// [`LockBackend::release`]
-    Release,
-    /// [`LockBackend::extend`]
-    Extend,
-    /// [`LockBackend::is_locked`]
-    IsLocked,
-    /// [`LockBackend::lookup`]
-    Lookup,
-    /// [`LockBackend::purge_expired`]
-    Purge,
-}
 
 /// What goes wrong with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

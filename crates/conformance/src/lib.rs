@@ -40,9 +40,10 @@ mod scripted;
 mod suite;
 mod support;
 
-pub use faulty::{Fault, Faulty, Operation};
+pub use faulty::{Fault, Faulty};
 pub use harness::{Budget, Harness, Poison, Unsupported};
 pub use memory_harness::{Foreign, MemoryHarness};
 pub use runner::{Time, run};
 pub use scripted::{Call, ScriptedBackend};
 pub use suite::CASES;
+pub use syncguard_core::telemetry::Operation;

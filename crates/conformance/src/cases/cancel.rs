@@ -128,14 +128,14 @@ pub async fn an_extend_dropped_at_any_poll_leaves_the_lock_with_its_owner<H: Har
 /// Looks, dropped at every poll: the next answer belongs to the next question.
 pub async fn looks_dropped_at_any_poll_leave_the_client_in_step<H: Harness>(h: &H) {
     let backend = h.backend().await;
-    let locked = key("locked");
-    let held = take(&backend, &locked, LONG).await;
+    let taken = key("taken");
+    let held = take(&backend, &taken, LONG).await;
     for polls in 1..MOST_POLLS {
-        let looked = dropped_after(polls, backend.is_locked(&locked)).await.is_some();
+        let seen = dropped_after(polls, backend.is_locked(&taken)).await.is_some();
         assert!(!is_locked(&backend, &key("free")).await, "an answer belongs to another question");
-        let found = dropped_after(polls, backend.lookup(Lookup::Key(&locked))).await.is_some();
+        let found = dropped_after(polls, backend.lookup(Lookup::Key(&taken))).await.is_some();
         assert!(backend.lookup(Lookup::Key(&key("free"))).await.expect("lookup answers").is_none());
-        if looked && found {
+        if seen && found {
             give_back(&backend, &held).await;
             return;
         }

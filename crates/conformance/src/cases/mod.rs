@@ -15,5 +15,6 @@ pub mod keys;
 pub mod liveness;
 pub mod ownership;
 pub mod several;
+pub mod telemetry;
 pub mod waking;
 pub mod work;

@@ -80,13 +80,13 @@ impl Impostor {
     }
 
     fn place(&self, key: &Key) -> String {
-        let mut name = key.as_str().to_owned();
-        match self.flaw {
-            Some(Flaw::TrimsKeys) => name = name.trim().to_owned(),
-            Some(Flaw::FoldsCase) => name = name.to_lowercase(),
-            Some(Flaw::CutsLongKeys) => name = name.chars().take(500).collect(),
-            _ => {}
-        }
+        let name = key.as_str();
+        let name = match self.flaw {
+            Some(Flaw::TrimsKeys) => name.trim().to_owned(),
+            Some(Flaw::FoldsCase) => name.to_lowercase(),
+            Some(Flaw::CutsLongKeys) => name.chars().take(500).collect(),
+            _ => name.to_owned(),
+        };
         if self.has(Flaw::SharesNamespaces) { name } else { format!("{}:{name}", self.namespace) }
     }
 
