@@ -130,6 +130,11 @@ fn check_file(path: &Path, metadata: &Metadata) -> Result<(), Fault> {
     if let Some(wrong) = wrong {
         return Err(Fault::invalid(format!("{shown} is {wrong}")).hint("name a regular file"));
     }
+    // The log is found by the file's name: under two names SQLite would keep two logs for one file.
+    if metadata.nlink() > 1 {
+        return Err(Fault::invalid(format!("{shown} has a second name (a hard link)"))
+            .hint("remove the other name, or name another file"));
+    }
     // The mode is asked too: root may write to a file that its owner marked read-only.
     let writable = metadata.mode() & 0o200 != 0;
     if !writable || rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).is_err() {

@@ -75,6 +75,14 @@ fn a_symbolic_link_is_refused_and_its_target_untouched() {
 }
 
 #[test]
+fn a_file_with_two_names_is_refused() {
+    let scene = Scene::new();
+    drop(scene.open());
+    fs::hard_link(scene.path(), scene.directory.path().join("other.db")).unwrap();
+    assert_config_error(&scene.directory.path().join("other.db"), "a hard link");
+}
+
+#[test]
 fn a_directory_behind_a_link_is_the_same_place() {
     let scene = Scene::new();
     let link = scene.directory.path().join("here");

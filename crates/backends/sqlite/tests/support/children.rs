@@ -76,8 +76,17 @@ impl Worker {
         self.child.kill().unwrap();
     }
 
-    pub(crate) fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap()
+    /// Stops it, and returns when every one of its threads stands still: the signal alone only asks for that.
+    pub(crate) fn stop(&self) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        for _ in 0..10_000 {
+            if threads(self.child.id()).all(|state| state == 'T') {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("the child did not stop within ten seconds");
     }
 
     /// Waits until it is gone and says whether it ended well.
@@ -85,6 +94,16 @@ impl Worker {
         drop(self.input.take());
         self.child.wait().unwrap().success()
     }
+}
+
+/// The states of a process's threads, as the kernel shows them.
+fn threads(process: u32) -> impl Iterator<Item = char> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    tasks.map(|task| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let after_name = stat.rsplit_once(") ").unwrap().1;
+        after_name.chars().next().unwrap()
+    })
 }
 
 impl Drop for Worker {
