@@ -7,11 +7,16 @@ use std::env;
 use std::ffi::OsStr;
 use std::process::Command;
 
+use rustix::process::Signal;
+use syncguard_testkit::process::die_with_this_process;
+
 /// `cargo` with these arguments, in the workspace's root.
 pub(crate) fn command(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).current_dir(root());
+    // A cancelled run must not leave tests behind whose servers are gone. The main thread spawns, so it is this process's life.
+    die_with_this_process(&mut command, Signal::TERM);
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if describes_this_package(&name) {

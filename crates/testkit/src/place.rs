@@ -171,6 +171,23 @@ mod tests {
     }
 
     #[test]
+    fn only_an_old_folder_without_an_owner_is_abandoned() {
+        let folder = tempfile::tempdir().unwrap();
+        let owner = File::create(folder.path().join(".lock")).unwrap();
+        owner.lock().unwrap();
+        assert!(!is_abandoned(folder.path()), "young and owned");
+        owner.unlock().unwrap();
+        assert!(!is_abandoned(folder.path()), "young: its owner may be about to lock it");
+
+        let two_minutes_ago = SystemTime::now() - 2 * SWEEP_AFTER;
+        File::open(folder.path()).unwrap().set_modified(two_minutes_ago).unwrap();
+
+        assert!(is_abandoned(folder.path()));
+        owner.lock().unwrap();
+        assert!(!is_abandoned(folder.path()), "old and owned");
+    }
+
+    #[test]
     fn a_folder_in_use_is_not_abandoned_and_a_dropped_one_is_gone() {
         let folder = Folder::new("place").expect("folder");
         let path = folder.path().to_owned();

@@ -153,8 +153,9 @@ pub(crate) fn truncate(log: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes the kernel send `signal` to the child when this process dies first; more exactly, when the thread that calls `spawn` ends.
 #[allow(unsafe_code, reason = "pre_exec is the only way to set the death signal between fork and exec")]
-fn die_with_this_process(command: &mut Command, signal: Signal) {
+pub fn die_with_this_process(command: &mut Command, signal: Signal) {
     let parent = rustix::process::getpid();
     let arm = move || {
         rustix::process::set_parent_process_death_signal(Some(signal))?;
