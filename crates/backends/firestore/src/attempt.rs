@@ -10,6 +10,7 @@ use std::time::Duration;
 use syncguard_core::{ErrorCode, LockError, Result};
 use tokio::time::{Instant, sleep_until};
 
+use crate::crowd::random_fraction;
 use crate::error::{Kind, RpcError};
 
 /// Conflicts in a row before the caller hears of it. Each lost one means that somebody else went ahead.
@@ -29,6 +30,11 @@ pub(crate) struct Attempt {
 impl Attempt {
     pub(crate) fn begin(bound: Duration) -> Self {
         Self { deadline: Instant::now() + bound, lost: 0, doubtful: 0 }
+    }
+
+    /// Whether another writer was in the way.
+    pub(crate) fn was_disputed(&self) -> bool {
+        self.lost > 0
     }
 
     /// Whether an earlier write of this operation may have been applied.
@@ -75,13 +81,4 @@ impl Attempt {
 fn crowded(lost: u32) -> LockError {
     LockError::new(ErrorCode::ServiceUnavailable, format!("lost against other writers {lost} times in a row"))
         .with_hint("firestore takes about one write per second and document: use more keys or longer retry delays")
-}
-
-fn random_fraction() -> f64 {
-    let mut bytes = [0; 4];
-    // Without randomness the pause is the longest one: slower, never wrong.
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 1.0,
-    }
 }

@@ -14,6 +14,7 @@ use syncguard_core::{
 };
 
 use crate::attempt::Attempt;
+use crate::crowd::Crowd;
 use crate::document::{Ids, NewLock, StoredCounter, StoredLock, expect_key, write_counter};
 use crate::error::RpcError;
 use crate::listen::Listener;
@@ -30,6 +31,7 @@ pub struct FirestoreBackend {
     pub(crate) options: FirestoreBuilder,
     pub(crate) skew: Arc<Skew>,
     listener: Listener,
+    crowd: Arc<Crowd>,
 }
 
 impl fmt::Debug for FirestoreBackend {
@@ -59,8 +61,9 @@ impl FirestoreBackend {
         options.check()?;
         let skew = Arc::new(Skew::default());
         let rpc = Rpc::new(&options, skew.clone())?;
-        let listener = Listener::new(rpc.clone());
-        Ok(Self { rpc, options, skew, listener })
+        let crowd = Arc::new(Crowd::default());
+        let listener = Listener::new(rpc.clone(), crowd.clone());
+        Ok(Self { rpc, options, skew, listener, crowd })
     }
 
     /// How far the server's clock is from this machine's, by the best of the recent answers; `None` before the first.
@@ -111,10 +114,18 @@ impl FirestoreBackend {
             ];
             match self.rpc.commit(writes, attempt.deadline).await {
                 Ok(()) => {
+                    if !attempt.was_disputed() {
+                        self.crowd.won();
+                    }
                     warn_near_limit(grant.fence, request.key);
                     return Ok(AcquireOutcome::Acquired(Lease { fence: grant.fence, expires_at: new.expires_at }));
                 }
-                Err(error) => attempt.write_failed(error).await?,
+                Err(error) => {
+                    if error.is_conflict() {
+                        self.crowd.lost();
+                    }
+                    attempt.write_failed(error).await?;
+                }
             }
         }
     }

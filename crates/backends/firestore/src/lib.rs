@@ -20,6 +20,7 @@
 mod attempt;
 mod auth;
 mod backend;
+mod crowd;
 mod document;
 mod error;
 mod health;

@@ -15,9 +15,10 @@ use proto::target_change::TargetChangeType;
 use syncguard_core::{WakeHint, WakeHub};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::Code;
 
+use crate::crowd::Crowd;
 use crate::error::{Kind, RpcError};
 use crate::rpc::Rpc;
 
@@ -42,6 +43,7 @@ pub(crate) struct Listener {
 struct Shared {
     rpc: Rpc,
     hub: WakeHub,
+    crowd: Arc<Crowd>,
     /// Rings when the set of waited-for documents changed.
     nudge: Arc<Notify>,
     state: watch::Sender<State>,
@@ -57,11 +59,11 @@ struct State {
 }
 
 impl Listener {
-    pub(crate) fn new(rpc: Rpc) -> Self {
+    pub(crate) fn new(rpc: Rpc, crowd: Arc<Crowd>) -> Self {
         let nudge = Arc::new(Notify::new());
         let ring = nudge.clone();
         let hub = WakeHub::new(move |_, _| ring.notify_one());
-        let shared = Shared { rpc, hub, nudge, state: watch::Sender::default() };
+        let shared = Shared { rpc, hub, crowd, nudge, state: watch::Sender::default() };
         Self { shared: Arc::new(shared), task: Mutex::default() }
     }
 
@@ -131,6 +133,8 @@ struct Stream<'a> {
     requests: mpsc::UnboundedSender<proto::ListenRequest>,
     outgoing: Option<mpsc::UnboundedReceiver<proto::ListenRequest>>,
     targets: HashMap<i32, Arc<str>>,
+    /// Documents that went away, and when to say so.
+    gone: HashMap<String, Instant>,
     last_id: i32,
     /// Whether the server has begun to watch anything.
     worked: bool,
@@ -139,7 +143,15 @@ struct Stream<'a> {
 impl<'a> Stream<'a> {
     fn new(shared: &'a Shared) -> Self {
         let (requests, outgoing) = mpsc::unbounded_channel();
-        Self { shared, requests, outgoing: Some(outgoing), targets: HashMap::new(), last_id: 0, worked: false }
+        Self {
+            shared,
+            requests,
+            outgoing: Some(outgoing),
+            targets: HashMap::new(),
+            gone: HashMap::new(),
+            last_id: 0,
+            worked: false,
+        }
     }
 
     /// Watches until nobody waits any more (`Ok`) or the stream breaks.
@@ -151,7 +163,9 @@ impl<'a> Stream<'a> {
         let mut answers = self.shared.rpc.listen(outgoing, Instant::now() + OPEN_WITHIN).await?;
         let mut sweep = tokio::time::interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);
         loop {
+            let due = self.gone.values().min().copied();
             tokio::select! {
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.wake_due(),
                 answer = answers.message() => match answer?.and_then(|answer| answer.response_type) {
                     Some(heard) => self.hear(heard)?,
                     None => return Err(RpcError::new(Kind::BadReply)),
@@ -199,17 +213,39 @@ impl<'a> Stream<'a> {
 
     fn hear(&mut self, heard: Heard) -> Result<(), RpcError> {
         match heard {
-            Heard::DocumentDelete(gone) => self.shared.hub.wake(&gone.document),
-            Heard::DocumentRemove(gone) => self.shared.hub.wake(&gone.document),
+            Heard::DocumentDelete(gone) => self.went_away(gone.document),
+            Heard::DocumentRemove(gone) => self.went_away(gone.document),
             Heard::Filter(filter) if filter.count == 0 => {
                 if let Some(document) = self.targets.get(&filter.target_id) {
-                    self.shared.hub.wake(document);
+                    self.went_away(document.to_string());
+                }
+            }
+            // Somebody has it again, so there is nothing to wake anybody for.
+            Heard::DocumentChange(change) => {
+                if let Some(document) = change.document {
+                    self.gone.remove(&document.name);
                 }
             }
             Heard::TargetChange(change) => return self.target_changed(&change),
-            Heard::DocumentChange(_) | Heard::Filter(_) => {}
+            Heard::Filter(_) => {}
         }
         Ok(())
+    }
+
+    fn went_away(&mut self, document: String) {
+        let hold_back = self.shared.crowd.hold_back(self.shared.rpc.round_trip());
+        if hold_back.is_zero() {
+            self.shared.hub.wake(&document);
+        } else {
+            self.gone.insert(document, Instant::now() + hold_back);
+        }
+    }
+
+    fn wake_due(&mut self) {
+        let now = Instant::now();
+        for (document, _) in self.gone.extract_if(|_, due| *due <= now) {
+            self.shared.hub.wake(&document);
+        }
     }
 
     fn target_changed(&mut self, change: &proto::TargetChange) -> Result<(), RpcError> {

@@ -69,6 +69,12 @@ impl Rpc {
         &self.database
     }
 
+    /// How long an answer takes at best, as far as it is known.
+    pub(crate) fn round_trip(&self) -> Duration {
+        let half = self.skew.best().map_or(0, |offset| offset.error_millis);
+        Duration::from_millis(u64::try_from(half).unwrap_or(0) * 2)
+    }
+
     /// Reads documents by name; the answer has the order of the names.
     pub(crate) async fn read<const N: usize>(
         &self,

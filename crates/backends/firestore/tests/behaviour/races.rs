@@ -56,7 +56,11 @@ pub(crate) async fn dense_fences(project: &Project, clients: u64, cycles: u64) {
     }
     let mut fences: Vec<u64> = workers.join_all().await.into_iter().flatten().collect();
 
-    println!("{clients} workers x {cycles} cycles: {:?}", SystemClock.boot().since(started));
+    println!(
+        "{clients} workers x {cycles} cycles: {:?}, {:?}",
+        SystemClock.boot().since(started),
+        project.faults.calls()
+    );
     fences.sort_unstable();
     assert_eq!(fences, (1..=clients * cycles).collect::<Vec<_>>());
 }

@@ -16,6 +16,7 @@ pub mod raw;
 pub mod tls;
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, Key, Lease, LockBackend, LockId, Ttl};
 use syncguard_firestore::{FirestoreBackend, FirestoreBuilder};
@@ -31,6 +32,7 @@ pub struct Project {
     pub address: String,
     /// Only the emulator inside this process has them.
     pub faults: Faults,
+    patience: Duration,
 }
 
 impl Project {
@@ -42,16 +44,17 @@ impl Project {
         let listeners = hidane::bind("127.0.0.1", 0).await.unwrap();
         let address = listeners[0].local_addr().unwrap().to_string();
         tokio::spawn(hidane::serve(listeners, grpc, hidane::http_routes(admin), std::future::pending()));
-        Self { id: fresh_id(), address, faults }
+        Self { id: fresh_id(), address, faults, patience: Duration::from_secs(5) }
     }
 
     /// A project of its own on an emulator that runs elsewhere on this machine.
     pub fn on(address: String) -> Self {
-        Self { id: fresh_id(), address, faults: Faults::default() }
+        // It may have been started a moment ago, and takes seconds to warm up beside other tests.
+        Self { id: fresh_id(), address, faults: Faults::default(), patience: Duration::from_secs(30) }
     }
 
     pub fn builder(&self) -> FirestoreBuilder {
-        FirestoreBackend::builder(self.id.as_str()).emulator(self.address.as_str())
+        FirestoreBackend::builder(self.id.as_str()).emulator(self.address.as_str()).request_timeout(self.patience)
     }
 
     pub async fn backend(&self) -> FirestoreBackend {
