@@ -165,6 +165,11 @@ impl Inner {
         deadline(self.options.operation_timeout)
     }
 
+    /// A request that hangs for longer than a third of the lease is better given up and sent again.
+    fn deadline_within(&self, ttl: Ttl) -> Instant {
+        deadline(self.options.operation_timeout.min((ttl.duration() / 3).max(Duration::from_secs(1))))
+    }
+
     /// Whether statements get names on this connection.
     fn prepared(&self, session: &Session) -> bool {
         match self.options.prepared {
@@ -177,7 +182,7 @@ impl Inner {
 
     /// The acquire of a key in its two statements, with all that they need.
     pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
-        let deadline = self.deadline();
+        let deadline = self.deadline_within(request.ttl);
         let names = Names::new(request.key)?;
         // Waiting here costs no connection. The order matters: a place among the acquires is taken only by who can use it.
         let _pass = self.gates.enter(&names.lock, deadline).await?;
@@ -210,7 +215,7 @@ impl Inner {
     }
 
     async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        let deadline = self.deadline();
+        let deadline = self.deadline_within(ttl);
         let mut session = self.pool.get(deadline).await?;
         let prepared = self.prepared(&session);
         let (id, ttl) = (Hidden(lock_id.as_str()), ttl.as_millis());

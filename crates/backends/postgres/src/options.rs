@@ -155,7 +155,8 @@ impl PostgresBuilder {
         self
     }
 
-    /// How long one operation may take altogether. Default 5 s.
+    /// How long one operation may take altogether. Default 5 s; acquire and extend also stop at a third of their ttl, but not
+    /// before 1 s.
     pub fn operation_timeout(mut self, limit: Duration) -> Self {
         self.operation_timeout = limit;
         self

@@ -67,10 +67,10 @@ async fn the_ladder_of_sslmode_on_an_encrypted_server() {
     for (host, options, expected) in cases {
         match (connect(host, &server, &options).await, expected) {
             (Ok(backend), Some(expected)) => {
-                assert_eq!(encrypted(&backend, &server).await, expected, "{host} {options}")
+                assert_eq!(encrypted(&backend, &server).await, expected, "{host} {options}");
             }
             (Err(error), None) => {
-                assert!(!error.is_ambiguous() && error.code() != ErrorCode::Internal, "{host} {options} {error:?}")
+                assert!(!error.is_ambiguous() && error.code() != ErrorCode::Internal, "{host} {options} {error:?}");
             }
             (outcome, _) => panic!("{host} {options}: {outcome:?}"),
         }

@@ -1,0 +1,80 @@
+//! From one holder's release to the next holder's start, in another process's shoes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use syncguard_core::Locker;
+use syncguard_postgres::PostgresBackend;
+use syncguard_testkit::PostgresServer;
+use tokio::sync::Mutex;
+
+use crate::Choice;
+
+pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
+    let (round_trip, commit) = floor(server).await;
+    println!("\nhand-off with 10 ms holds; a round trip takes {round_trip:.2} ms, a commit {commit:.2} ms");
+    println!("4 round trips and a commit: {:.2} ms", 4.0 * round_trip + commit);
+    for (name, listen) in [("woken", true), ("polling", false)] {
+        for waiters in [1, 4] {
+            let mut times = run(server, waiters, listen, 60 * choice.rounds).await;
+            times.sort_by(f64::total_cmp);
+            let at = |share: usize| times[times.len() * share / 100];
+            println!(
+                "{name:8} {waiters} waiters   p50 {:7.2} ms   p99 {:7.2} ms   ({} hand-offs)",
+                at(50),
+                at(99),
+                times.len()
+            );
+        }
+    }
+}
+
+/// The median time of a question, and what a commit adds to it.
+async fn floor(server: &PostgresServer) -> (f64, f64) {
+    let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("CREATE TABLE floor (a INT); INSERT INTO floor VALUES (0)").await.unwrap();
+    let ask = client.prepare("SELECT 1").await.unwrap();
+    let write = client.prepare("UPDATE floor SET a = a + 1").await.unwrap();
+    let (mut asked, mut written) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let start = Instant::now();
+        client.query(&ask, &[]).await.unwrap();
+        asked.push(start.elapsed().as_secs_f64() * 1e3);
+        let start = Instant::now();
+        client.execute(&write, &[]).await.unwrap();
+        written.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let (round_trip, ..) = crate::median(&mut asked);
+    (round_trip, crate::median(&mut written).0 - round_trip)
+}
+
+/// The players pass one lock around; each hand-off is timed from the call of release to the return of acquire.
+async fn run(server: &PostgresServer, waiters: usize, listen: bool, hand_offs: usize) -> Vec<f64> {
+    let released: Arc<Mutex<Option<Instant>>> = Arc::default();
+    let times: Arc<Mutex<Vec<f64>>> = Arc::default();
+    let mut players = tokio::task::JoinSet::new();
+    for _ in 0..=waiters {
+        let backend = PostgresBackend::builder().pool_size(2).listen(listen).connect(&server.url()).await.unwrap();
+        let (locker, released, times) = (Locker::new(backend), released.clone(), times.clone());
+        players.spawn(async move {
+            while times.lock().await.len() < hand_offs {
+                let request = locker.lock("baton").timeout(Duration::from_secs(30)).unlimited_retries();
+                let guard = request.acquire().await.unwrap();
+                if let Some(at) = released.lock().await.take() {
+                    times.lock().await.push(at.elapsed().as_secs_f64() * 1e3);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                *released.lock().await = Some(Instant::now());
+                guard.release().await.unwrap();
+                // The next holder is to be one that waited.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+    while let Some(done) = players.join_next().await {
+        done.unwrap();
+    }
+    let times = times.lock().await;
+    times.clone()
+}

@@ -1,0 +1,64 @@
+//! How fast are locks in PostgreSQL, compared with what the server itself can do?
+//!
+//! Machines are shared and noisy, so contenders take turns over several rounds and only ratios inside one round are reported: the median
+//! and the spread. The server is private, writes through to the disk, and runs on the same machine.
+//!
+//! `cargo bench -p syncguard-postgres --bench postgres -- [--seconds N] [--rounds N] [--counters N]`
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::cast_precision_loss, clippy::as_conversions)]
+
+mod counters;
+mod hand_off;
+mod naive;
+mod pairs;
+mod pgbench;
+
+use std::time::Duration;
+
+use syncguard_testkit::{PostgresOptions, PostgresServer};
+
+/// What the command line chose.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) seconds: u64,
+    pub(crate) rounds: usize,
+    pub(crate) counters: u64,
+}
+
+impl Choice {
+    fn from_args() -> Self {
+        let words: Vec<String> = std::env::args().collect();
+        let number = |flag: &str, default: u64| {
+            let value = words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
+            value.map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{flag} takes a number")))
+        };
+        Self {
+            seconds: number("--seconds", 2),
+            rounds: usize::try_from(number("--rounds", 5)).unwrap(),
+            counters: number("--counters", 0),
+        }
+    }
+
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let choice = Choice::from_args();
+    let server = PostgresServer::start(PostgresOptions::new().fsync().config("max_wal_size = 2GB"));
+    println!("load average at start: {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim());
+    println!("{}\n", server.query("SELECT version()")[0][0].as_deref().unwrap_or_default());
+    pairs::report(&server, choice).await;
+    pgbench::report_notify(&server, choice);
+    hand_off::report(&server, choice).await;
+    if choice.counters > 0 {
+        counters::report(&server, choice).await;
+    }
+}
+
+/// The middle, the lowest and the highest of a few numbers.
+pub(crate) fn median(values: &mut [f64]) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0], values[values.len() - 1])
+}

@@ -1,0 +1,104 @@
+//! PostgreSQL's own load generator, in C, sending the very same statements as one pipeline.
+
+use std::process::Command;
+
+use syncguard_testkit::PostgresServer;
+
+use crate::{Choice, median};
+
+/// When a release notifies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notify {
+    /// Never, and without asking whether anybody waits.
+    Never,
+    /// As this crate does.
+    IfWaited,
+    /// Always.
+    Always,
+}
+
+/// Pairs per second.
+pub(crate) fn pairs(server: &PostgresServer, clients: usize, choice: Choice, notify: Notify) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("pair.sql");
+    std::fs::write(&script, script_text(notify)).unwrap();
+    let bindir = Command::new("pg_config").arg("--bindir").output().map(|output| output.stdout).unwrap_or_default();
+    let bindir = String::from_utf8_lossy(&bindir).trim().to_owned();
+    let program = std::path::Path::new(&bindir).join("pgbench");
+    let output = Command::new(if program.exists() { program } else { "pgbench".into() })
+        .args(["-n", "-M", "prepared", "-h", "127.0.0.1", "-U", "postgres", "-p", &server.port().to_string()])
+        .args(["-c", &clients.to_string(), "-j", "1", "-T", &choice.seconds.to_string(), "-f"])
+        .arg(&script)
+        .arg("postgres")
+        .output()
+        .expect("pgbench is installed with the server");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rate = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
+    rate.unwrap_or_else(|| panic!("pgbench: {text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn script_text(notify: Notify) -> String {
+    let release = match notify {
+        Notify::IfWaited => release_sql(),
+        Notify::Never => replaced(
+            &release_sql(),
+            "pg_try_advisory_xact_lock(1397184331, hashtext(gone.tableoid || ':' || gone.key))",
+            "true",
+        ),
+        Notify::Always => replaced(
+            &release_sql(),
+            "pg_try_advisory_xact_lock(1397184331, hashtext(gone.tableoid || ':' || gone.key))",
+            "false",
+        ),
+    };
+    let gate = statement(include_str!("../../sql/acquire_gate.sql"), &[":key", "'1000'", "'5000'"]);
+    let acquire = statement(
+        include_str!("../../sql/acquire.sql"),
+        &[":key", "'fence:' || :key", ":id", "30000", ":key", "false"],
+    );
+    let release_gate = statement(include_str!("../../sql/release_gate.sql"), &["'1000'", "'5000'"]);
+    let begin = include_str!("../../sql/begin.sql").trim();
+    format!(
+        "\\set key :client_id\n\\set id random(1, 9000000000000000000)\n\\startpipeline\n{begin};\n{gate};\n{acquire};\nCOMMIT;\n\\endpipeline\n\
+         \\startpipeline\n{begin};\n{release_gate};\n{release};\nCOMMIT;\n\\endpipeline\n"
+    )
+}
+
+fn release_sql() -> String {
+    statement(include_str!("../../sql/release.sql"), &[":id"])
+}
+
+fn replaced(text: &str, from: &str, to: &str) -> String {
+    assert!(text.contains(from), "the statement has changed");
+    text.replace(from, to)
+}
+
+/// The statement with table names and pgbench's variables put in; parameters from the highest down, so that $1 does not hit $10.
+fn statement(text: &str, values: &[&str]) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let mut text =
+        lines.join(" ").replace("{locks}", "syncguard_locks").replace("{fences}", "syncguard_fence_counters");
+    for (index, value) in values.iter().enumerate().rev() {
+        text = text.replace(&format!("${}", index + 1), value);
+    }
+    text
+}
+
+/// What finding out whether anybody waits costs, and what it saves.
+pub(crate) fn report_notify(server: &PostgresServer, choice: Choice) {
+    println!(
+        "\ncost of wake-ups in releases that nobody waits for (pgbench, pairs per second relative to no wake-ups)"
+    );
+    for clients in [1, 8, 32] {
+        let (mut probing, mut always) = (Vec::new(), Vec::new());
+        for _ in 0..choice.rounds {
+            let never = pairs(server, clients, choice, Notify::Never);
+            probing.push(pairs(server, clients, choice, Notify::IfWaited) / never);
+            always.push(pairs(server, clients, choice, Notify::Always) / never);
+        }
+        let ((ask, ask_low, ask_high), (all, all_low, all_high)) = (median(&mut probing), median(&mut always));
+        println!(
+            "{clients:5} clients   if waited {ask:.2} ({ask_low:.2}..{ask_high:.2})   always {all:.2} ({all_low:.2}..{all_high:.2})"
+        );
+    }
+}
