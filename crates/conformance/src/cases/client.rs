@@ -157,6 +157,23 @@ pub async fn a_retry_delay_of_zero_retries<H: Harness>(h: &H) {
     assert_eq!(backend.calls(Operation::Acquire), 6);
 }
 
+/// Four retries from 20 ms: 20 + 40 + 80 + 160 when they double, 4 × 20 when they do not, half or all of it by chance.
+pub async fn the_delays_follow_the_formulas<H: Harness>(h: &H) {
+    let (other, backend) = (h.backend().await, faulty(h).await.without_hints());
+    take(&other, &key("k"), LONG).await;
+    let locker = Locker::new(backend);
+    for (backoff, whole) in [(Backoff::Exponential, 300), (Backoff::Fixed, 80)] {
+        for (jitter, least) in [(Jitter::None, whole), (Jitter::Equal, whole / 2), (Jitter::Full, 0)] {
+            let request = locker.lock("k").timeout(NEVER).max_retries(4).retry_delay(ms(20));
+            let started = Instant::now();
+            request.backoff(backoff).jitter(jitter).acquire().await.expect_err("held");
+            let elapsed = started.elapsed();
+            assert!(elapsed + ms(2) >= ms(least), "{backoff:?} {jitter:?}: {elapsed:?} is less than {least} ms");
+            assert!(elapsed <= ms(whole) + h.slack(), "{backoff:?} {jitter:?}: {elapsed:?} is more than {whole} ms");
+        }
+    }
+}
+
 /// The schedule would sleep past the end; the end is looked at all the same.
 pub async fn the_last_attempt_is_made_at_the_deadline<H: Harness>(h: &H) {
     let (other, backend) = (h.backend().await, faulty(h).await.without_hints());

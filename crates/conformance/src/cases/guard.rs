@@ -264,6 +264,26 @@ pub async fn renewal_ends_with_the_guard<H: Harness>(h: &H) {
     assert!(!is_locked(&other, &key("released")).await && !is_locked(&other, &key("dropped")).await);
 }
 
+/// A release overtakes a renewal on the wire, or the other way round: the lock is gone.
+pub async fn a_release_during_a_renewal_leaves_no_lock<H: Harness>(h: &H) {
+    let (other, backend) = (h.backend().await, faulty(h).await);
+    backend.always(Operation::Extend, Fault::Delay(ms(9)));
+    let locker = Locker::new(backend.clone());
+    for round in 0..25 {
+        let name = format!("round {round}");
+        let guard = locker.lock(&name).ttl(ms(5_000)).renew_every(ms(4)).acquire().await.expect("free");
+        sleep(ms(1 + round)).await;
+        assert!(guard.release().await.expect("release answers").is_released());
+        drop(guard);
+    }
+    sleep(ms(50)).await;
+
+    assert!(backend.fired(Operation::Extend) > 0, "no renewal was on the wire");
+    for round in 0..25 {
+        assert!(!is_locked(&other, &key(&format!("round {round}"))).await, "a renewal brought round {round} back");
+    }
+}
+
 /// The longest hold ends renewal and the belief.
 pub async fn the_longest_hold_ends_a_lock<H: Harness>(h: &H) {
     let locker = Locker::new(h.backend().await);

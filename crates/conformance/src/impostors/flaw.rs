@@ -72,6 +72,12 @@ pub enum Flaw {
     TakesForeignForFree,
     /// Errors show the key.
     LeaksRawNames,
+    /// Waiters are promised a hint that never comes.
+    ForgetsItsWaiters,
+    /// A contended answer tells too long a wait.
+    LiesAboutTheWait,
+    /// Setting up again starts every counter anew.
+    SetUpForgets,
     /// A call that is dropped midway leaves the client locked up.
     DiesWhenDropped,
 }
@@ -113,6 +119,9 @@ impl Flaw {
         (Self::SharesNamespaces, "two_namespaces_never_see_each_other"),
         (Self::TakesForeignForFree, "a_value_that_is_no_lock_is_never_free"),
         (Self::LeaksRawNames, "errors_show_no_raw_name"),
+        (Self::ForgetsItsWaiters, "a_release_by_another_client_wakes_a_waiter"),
+        (Self::LiesAboutTheWait, "a_contended_answer_tells_the_wait_truly"),
+        (Self::SetUpForgets, "fences_rise_over_another_set_up"),
         (Self::DiesWhenDropped, "a_crowd_of_dropped_calls_leaves_the_client_usable"),
     ];
 }

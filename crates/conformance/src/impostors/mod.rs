@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use syncguard_core::time::{CLEANUP_GUARD_MS, Clock, TokioClock, free_in, is_live};
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Fence, Key, Lease, LockBackend, LockError,
-    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl,
+    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl, WakeHint, WakeHub,
 };
 
 mod flaw;
@@ -26,6 +26,7 @@ pub struct Impostor {
     namespace: &'static str,
     cleans: bool,
     store: Arc<Mutex<Store>>,
+    hub: WakeHub,
     /// Taken across an await by the flaw that a dropped call leaves locked up.
     turn: Arc<tokio::sync::Semaphore>,
 }
@@ -63,6 +64,7 @@ impl Impostor {
             namespace: "here",
             cleans: false,
             store: Arc::default(),
+            hub: WakeHub::default(),
             turn: Arc::new(tokio::sync::Semaphore::new(1)),
         }
     }
@@ -184,7 +186,8 @@ impl Impostor {
         if self.has(Flaw::ContentionTakesAFence) {
             self.next_fence(store, request.key)?;
         }
-        let wait = free_in(held.expires_at, now);
+        let lie = std::time::Duration::from_secs(if self.has(Flaw::LiesAboutTheWait) { 5 } else { 0 });
+        let wait = free_in(held.expires_at, now) + lie;
         Ok(Some(AcquireOutcome::Contended(Contention { free_in: Some(wait) })))
     }
 
@@ -252,6 +255,9 @@ impl LockBackend for Impostor {
         store.places.remove(&place);
         if self.has(Flaw::ResetsTheFenceOnRelease) {
             store.counters.remove(&place);
+        }
+        if !self.has(Flaw::ForgetsItsWaiters) {
+            self.hub.wake(&place);
         }
         Ok(ReleaseOutcome::Released)
     }
@@ -337,6 +343,10 @@ impl LockBackend for Impostor {
         Ok(self.purge(Self::now(), None))
     }
 
+    async fn wake(&self, key: &Key) -> WakeHint {
+        self.hub.subscribe(&self.place(key))
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(TokioClock)
     }
@@ -385,6 +395,12 @@ impl Harness for ImpostorHarness {
     async fn poison(&self, key: &Key, _: Poison) -> Result<(), Unsupported> {
         self.0.store().places.insert(self.0.place(key), Place::Foreign);
         Ok(())
+    }
+
+    async fn set_up_again(&self) {
+        if self.0.has(Flaw::SetUpForgets) {
+            self.0.store().counters.clear();
+        }
     }
 
     async fn restart(&self) -> Result<(), Unsupported> {
