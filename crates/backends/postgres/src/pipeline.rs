@@ -25,7 +25,7 @@ pub(crate) async fn transact(
 ) -> Result<Row> {
     session.begin();
     let Ok(outcome) = timeout_at(deadline, send(session, named, gate, decision)).await else {
-        // The connection still owes its answers: it is closed, not reused.
+        session.broke();
         return Err(error::no_answer());
     };
     match outcome {
@@ -35,7 +35,9 @@ pub(crate) async fn transact(
         }
         Err(failure) => {
             // After an error from the server all four answers have come, and COMMIT has rolled back.
-            if !error::spoils_connection(&failure.error) {
+            if error::spoils_connection(&failure.error) {
+                session.broke();
+            } else {
                 session.finished();
             }
             let explained = error::from_statement(&failure.error);
@@ -86,11 +88,16 @@ pub(crate) async fn ask(session: &mut Session, named: bool, call: Call<'_>, dead
             Ok(rows.into_iter().next())
         }
         Ok(Err(failure)) => {
-            if !error::spoils_connection(&failure) {
+            if error::spoils_connection(&failure) {
+                session.broke();
+            } else {
                 session.finished();
             }
             Err(error::from_statement(&failure))
         }
-        Err(_) => Err(error::no_answer()),
+        Err(_) => {
+            session.broke();
+            Err(error::no_answer())
+        }
     }
 }

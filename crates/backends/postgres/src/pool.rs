@@ -62,7 +62,7 @@ impl Pool {
         match self {
             Self::Own(pool) => pool.get(deadline).await,
             Self::Brought(pool) => match timeout_at(deadline, pool.get()).await {
-                Ok(Ok(object)) => Ok(Session { inner: Some(Inner::Brought(object)), clean: true }),
+                Ok(Ok(object)) => Ok(Session { inner: Some(Inner::Brought(object)), state: State::Clean }),
                 Ok(Err(error)) => Err(error::from_pool(&error)),
                 Err(_) => Err(error::all_busy()),
             },
@@ -100,7 +100,8 @@ impl OwnPool {
             Some(session) => session,
             None => self.open(deadline).await?,
         };
-        Ok(Session { inner: Some(Inner::Own { session, home: self.idle.clone(), _permit: permit }), clean: true })
+        let inner = Inner::Own { session, home: self.idle.clone(), _permit: permit };
+        Ok(Session { inner: Some(inner), state: State::Clean })
     }
 
     fn pop_idle(&self) -> Option<OwnSession> {
@@ -137,7 +138,17 @@ enum Inner {
 /// A connection on loan. Goes back when dropped, or is closed if it was left in the middle of something.
 pub(crate) struct Session {
     inner: Option<Inner>,
-    clean: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Owes nothing.
+    Clean,
+    /// In the middle of something.
+    Busy,
+    /// Broke or fell silent.
+    Broken,
 }
 
 impl Session {
@@ -159,12 +170,17 @@ impl Session {
 
     /// From here on until [`finished`](Self::finished) the connection is not fit for anybody else.
     pub(crate) fn begin(&mut self) {
-        self.clean = false;
+        self.state = State::Busy;
     }
 
     /// Every answer was received.
     pub(crate) fn finished(&mut self) {
-        self.clean = true;
+        self.state = State::Clean;
+    }
+
+    /// It broke or fell silent. The idle ones beside it went the same way, most likely, and are not worth a timeout each.
+    pub(crate) fn broke(&mut self) {
+        self.state = State::Broken;
     }
 
     /// The statement under its name on this connection, prepared on first use.
@@ -187,10 +203,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        match (self.inner.take(), self.clean) {
-            (Some(Inner::Own { session, home, _permit }), true) => lock(&home).push(session),
+        match (self.inner.take(), self.state) {
+            (Some(Inner::Own { session, home, _permit }), State::Clean) => lock(&home).push(session),
+            (Some(Inner::Own { home, .. }), State::Broken) => lock(&home).clear(),
             // Dropping the object returns it to its pool; taking it out first closes it.
-            (Some(Inner::Brought(object)), false) => drop(deadpool_postgres::Object::take(object)),
+            (Some(Inner::Brought(object)), State::Busy | State::Broken) => {
+                drop(deadpool_postgres::Object::take(object))
+            }
             _ => {}
         }
     }

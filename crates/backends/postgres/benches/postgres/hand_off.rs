@@ -12,7 +12,7 @@ use crate::Choice;
 
 pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
     let (round_trip, commit) = floor(server).await;
-    println!("\nhand-off with 10 ms holds; a round trip takes {round_trip:.2} ms, a commit {commit:.2} ms");
+    println!("\nhand-off with 30 ms holds; a round trip takes {round_trip:.2} ms, a commit {commit:.2} ms");
     println!("4 round trips and a commit: {:.2} ms", 4.0 * round_trip + commit);
     for (name, listen) in [("woken", true), ("polling", false)] {
         for waiters in [1, 4] {
@@ -64,7 +64,7 @@ async fn run(server: &PostgresServer, waiters: usize, listen: bool, hand_offs: u
                 if let Some(at) = released.lock().await.take() {
                     times.lock().await.push(at.elapsed().as_secs_f64() * 1e3);
                 }
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                tokio::time::sleep(Duration::from_millis(30)).await;
                 *released.lock().await = Some(Instant::now());
                 guard.release().await.unwrap();
                 // The next holder is to be one that waited.

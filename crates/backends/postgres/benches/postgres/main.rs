@@ -49,6 +49,13 @@ async fn main() {
     let server = PostgresServer::start(PostgresOptions::new().fsync().config("max_wal_size = 2GB"));
     println!("load average at start: {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim());
     println!("{}\n", server.query("SELECT version()")[0][0].as_deref().unwrap_or_default());
+    {
+        // What is left when the disk costs nothing: protocol, statements and client.
+        let diskless = PostgresServer::start(PostgresOptions::new().config("max_wal_size = 2GB"));
+        println!("without waiting for the disk (fsync = off)");
+        pairs::report(&diskless, choice).await;
+    }
+    println!("\nwith every commit on the disk (fsync = on)");
     pairs::report(&server, choice).await;
     pgbench::report_notify(&server, choice);
     hand_off::report(&server, choice).await;

@@ -218,6 +218,54 @@ async fn nobody_there_wrong_database_and_bad_hosts_have_their_codes() {
 }
 
 #[tokio::test]
+async fn a_socket_of_this_machine_will_do() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let place = folder.path().display();
+    let server = PostgresServer::start(PostgresOptions::new().config(format!("unix_socket_directories = '{place}'")));
+    // As in libpq, sslmode is about networks.
+    let url = format!(
+        "postgres:///postgres?host={place}&port={}&user=postgres&sslmode=verify-full&sslrootcert=system",
+        server.port()
+    );
+    match Tables::fresh().builder().connect(&url).await {
+        Ok(backend) => assert!(try_acquire(&backend, "k", 1000).await.is_some()),
+        // A machine without root certificates.
+        Err(error) => assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}"),
+    }
+    let url = format!("postgres:///postgres?host={place}&port={}&user=postgres", server.port());
+    let backend = Tables::fresh().builder().connect(&url).await.unwrap();
+    assert!(try_acquire(&backend, "k", 1000).await.is_some());
+    assert!(backend.wake(&key("k")).await.is_live());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_dead_connection_condemns_the_idle_ones_beside_it() {
+    let server = PostgresServer::start(PostgresOptions::new());
+    let (proxy, tables) = (FaultProxy::start(server.port()), Tables::fresh());
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port());
+    let builder = tables.builder().pool_size(8).operation_timeout(Duration::from_millis(500));
+    let backend = builder.connect(&url).await.unwrap();
+    // Eight idle connections, and then a network that swallows everything on them.
+    let mut running = tokio::task::JoinSet::new();
+    for task in 0..8 {
+        let backend = backend.clone();
+        running.spawn(async move { backend.is_locked(&key(&format!("k{task}"))).await.unwrap() });
+    }
+    while let Some(done) = running.join_next().await {
+        assert!(!done.unwrap());
+    }
+    proxy.set(Fault::BlackHole);
+    assert!(backend.is_locked(&key("k")).await.is_err());
+    proxy.set(Fault::Pass);
+
+    // The next operation opens a new connection instead of trying the others one by one.
+    let accepted = proxy.counts().accepted;
+    assert!(!backend.is_locked(&key("k")).await.unwrap());
+    assert_eq!(proxy.counts().accepted, accepted + 1);
+}
+
+#[tokio::test]
 async fn two_rows_with_one_id_are_refused_and_left_alone() {
     let (url, tables) = (postgres_url(), Tables::fresh());
     let backend = tables.builder().connect(&url).await.unwrap();
