@@ -4,10 +4,12 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal};
 use support::{Lab, Running, finish, is_alive, members, read_when_there, until};
 use syncguard::{Clock, SystemClock};
@@ -38,7 +40,10 @@ fn each_signal_is_forwarded_to_the_running_command() {
     ] {
         let lab = Lab::new();
         // A tester started in the background ignores INT and QUIT, and what is ignored stays so; env gives them back.
-        let script = format!("trap 'echo got {name}; exit 5' {name}; {}; while :; do sleep 0.02; done", ready(&lab));
+        let script = format!(
+            "trap 'echo got {name}; exit 5' {name}; {}; for i in $(seq 1000); do sleep 0.02; done",
+            ready(&lab)
+        );
         let ready_file = lab.path("ready");
         let mut command = std::process::Command::new("env");
         let inner = lab.command(["run", "--ttl", "20s", "k", "--", "sh", "-c"]);
@@ -99,7 +104,7 @@ fn a_signal_while_waiting_ends_the_wait_and_leaves_no_lock() {
         let mut waiter = lab.command(["run", "-w", "forever", "k", "--", "echo", "ran"]).spawn().unwrap();
         let mut first = [0; 1];
         // The line about waiting: from here on it waits.
-        std::io::Read::read_exact(waiter.stderr.as_mut().unwrap(), &mut first).unwrap();
+        waiter.stderr.as_mut().unwrap().read_exact(&mut first).unwrap();
         let start = SystemClock.boot();
 
         rustix::process::kill_process(Pid::from_raw(i32::try_from(waiter.id()).unwrap()).unwrap(), signal).unwrap();
@@ -204,4 +209,38 @@ fn the_child_leads_its_own_group_without_a_terminal() {
     let said = finish(command.process_group(0).spawn().unwrap());
     let (pid, group) = said.stdout.trim().split_once(' ').unwrap();
     assert_eq!(pid, group);
+}
+
+/// A pipe that takes no more: whoever writes to it waits until it is read.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    while writer.write(b"x").is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_term_between_the_acquisition_and_the_start_means_no_start() {
+    let lab = Lab::new();
+    let ran = lab.path("ran");
+    let (mut reader, writer) = full_pipe();
+    // With -v it tells of the acquisition, and there it waits for its reader: acquired, and nothing started.
+    let mut command = lab.command(["run", "-v", "k", "--", "touch", ran.to_str().unwrap()]);
+    let mut process = command.stderr(writer).spawn().unwrap();
+    drop(command);
+    let wchan = format!("/proc/{}/wchan", process.id());
+    until("it waits for its reader", || std::fs::read_to_string(&wchan).unwrap_or_default().contains("pipe_write"));
+    assert!(lab.is_locked("k"));
+
+    let pid = Pid::from_raw(i32::try_from(process.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let mut said = Vec::new();
+    reader.read_to_end(&mut said).unwrap();
+    let status = process.wait().unwrap();
+
+    assert_eq!(status.code(), Some(143), "{}", String::from_utf8_lossy(&said).trim_start_matches('x'));
+    assert!(!ran.exists(), "the command was started");
+    assert!(!lab.is_locked("k"));
 }

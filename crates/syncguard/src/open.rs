@@ -41,6 +41,8 @@ pub async fn open(url: &str) -> Result<AnyBackend> {
         Scheme::Sqlite => Ok(AnyBackend::new(syncguard_sqlite::SqliteBackend::from_url(url)?)),
         #[cfg(feature = "redis")]
         Scheme::Redis => Ok(AnyBackend::new(syncguard_redis::RedisBackend::connect(url).await?)),
+        #[cfg(feature = "postgres")]
+        Scheme::Postgres => Ok(AnyBackend::new(syncguard_postgres::PostgresBackend::connect(url).await?)),
         #[cfg(feature = "firestore")]
         Scheme::Firestore => Ok(AnyBackend::new(syncguard_firestore::FirestoreBackend::connect(url).await?)),
         #[allow(unreachable_patterns, reason = "reachable while a backend's feature is off")]

@@ -50,7 +50,7 @@ impl Scheme {
             "memory" => Ok(Self::Memory),
             "sqlite" => Ok(Self::Sqlite),
             "redis" | "rediss" | "unix" | "redis+unix" | "redis+cluster" | "rediss+cluster" | "redis+sentinel"
-            | "rediss+sentinel" => Ok(Self::Redis),
+            | "rediss+sentinel" | "valkey" | "valkeys" => Ok(Self::Redis),
             "postgres" | "postgresql" => Ok(Self::Postgres),
             "firestore" => Ok(Self::Firestore),
             _ => Err(LockError::invalid("the backend URL has an unknown scheme")
@@ -87,7 +87,7 @@ impl Scheme {
 pub struct RedactedUrl<'a>(&'a str);
 
 // What is listed here is shown; a name that somebody adds later is hidden until somebody decides otherwise.
-const OPEN_OPTIONS: [&str; 12] = [
+const OPEN_OPTIONS: [&str; 16] = [
     "prefix",
     "table",
     "fence_table",
@@ -100,6 +100,10 @@ const OPEN_OPTIONS: [&str; 12] = [
     "host",
     "port",
     "application_name",
+    "cleanup_in_is_locked",
+    "auto_create_tables",
+    "tls",
+    "require_tls",
 ];
 
 impl<'a> RedactedUrl<'a> {
@@ -108,12 +112,17 @@ impl<'a> RedactedUrl<'a> {
         Self(url)
     }
 
-    /// Whether the URL carries a password in its authority.
+    /// Whether the URL carries a password, in front of its host or among its options.
     pub fn has_password(self) -> bool {
         let (before_query, query) = self.0.split_once('?').unwrap_or((self.0, ""));
-        let in_authority = userinfo_and_rest(before_query)
-            .is_some_and(|(_, user, _)| user.split_once(':').is_some_and(|(_, p)| !p.is_empty()));
-        in_authority || query.split('&').any(|pair| pair.to_ascii_lowercase().starts_with("password="))
+        let in_front = userinfo_and_rest(before_query)
+            .is_some_and(|(_, user, _)| user.split_once(':').is_some_and(|(_, password)| !password.is_empty()));
+        let as_option = |pair: &str| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            // An option may be a whole URL with a password of its own.
+            (name.ends_with("password") && !value.is_empty()) || value.contains('@')
+        };
+        in_front || query.split('&').any(as_option)
     }
 }
 
@@ -182,6 +191,7 @@ mod tests {
             "postgres://h/db?password=CANARY",
             "postgres://h/db?sslmode=require&sslpassword=CANARY",
             "postgres://h/db?CANARY",
+            "postgres://h/db?listen_url=postgres://u:CANARY@h/db",
             "rediss+sentinel://:CANARY@a:1,b:2/main?sentinel_password=CANARY",
         ] {
             let shown = format!("{} {:?}", RedactedUrl::new(url), RedactedUrl::new(url));
@@ -196,6 +206,8 @@ mod tests {
         }
         assert!(RedactedUrl::new("redis://:x@h").has_password());
         assert!(RedactedUrl::new("postgres://h/d?password=x").has_password());
+        assert!(RedactedUrl::new("redis+sentinel://h/m?sentinel_password=x").has_password());
+        assert!(RedactedUrl::new("postgres://h/d?listen_url=postgres://u:x@h/d").has_password());
         assert!(!RedactedUrl::new("redis://u@h").has_password());
         assert!(!RedactedUrl::new("sqlite:a@b:c").has_password());
     }
