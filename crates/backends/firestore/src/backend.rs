@@ -15,7 +15,7 @@ use syncguard_core::{
 
 use crate::attempt::Attempt;
 use crate::crowd::Crowd;
-use crate::document::{Ids, NewLock, StoredCounter, StoredLock, expect_key, write_counter};
+use crate::document::{Ids, NewLock, StoredCounter, StoredLock, expect_key, refuse_clash, write_counter};
 use crate::error::RpcError;
 use crate::listen::Listener;
 use crate::options::FirestoreBuilder;
@@ -168,7 +168,7 @@ fn decide(read: Answer<2>, request: AcquireRequest<'_>, now: Timestamp, floor: b
     }
     let counter = counter.as_ref().map(StoredCounter::read).transpose()?;
     if let Some(key) = counter.as_ref().and_then(|counter| counter.key.as_ref()) {
-        expect_key(key, request.key)?;
+        refuse_clash(key, request.key)?;
     }
     // A dead lock remembers a fence too: should its counter have been lost, the next one still rises.
     let last = counter.as_ref().map_or(0, |counter| counter.value);

@@ -90,12 +90,19 @@ impl StoredCounter {
     }
 }
 
+/// Refuses a lock document that belongs to another key.
+pub(crate) fn expect_key(stored: &Key, asked: &Key) -> Result<()> {
+    refuse_clash(stored, asked)?;
+    if stored == asked { Ok(()) } else { Err(damaged(KEY, Place::Lock)) }
+}
+
 /// Refuses to let two keys become one lock.
 ///
 /// A key that is 24 hexadecimal digits can equal the hashed id of another key. Refusing all such keys would refuse
 /// every 24-digit database id; the stored key tells the rare real clash.
-pub(crate) fn expect_key(stored: &Key, asked: &Key) -> Result<()> {
-    if stored == asked {
+pub(crate) fn refuse_clash(stored: &Key, asked: &Key) -> Result<()> {
+    let is_hash_of = |one: &Key, other: &Key| one.as_str() == other.hash().to_string();
+    if !is_hash_of(stored, asked) && !is_hash_of(asked, stored) {
         return Ok(());
     }
     Err(LockError::invalid("another key is stored in the document of this key")

@@ -32,14 +32,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// What one stream is asked to watch at most. Further waiters poll.
 const MAX_TARGETS: usize = 100;
 
-/// The one listener of a backend. Idle until somebody waits.
-#[derive(Debug)]
+/// The one listener of a backend. Idle until somebody waits. Not `Debug`: it knows keys.
 pub(crate) struct Listener {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Debug)]
 struct Shared {
     rpc: Rpc,
     hub: WakeHub,
@@ -49,7 +47,7 @@ struct Shared {
     state: watch::Sender<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// Documents whose deletion will be noticed.
     watched: HashSet<Arc<str>>,

@@ -11,5 +11,6 @@ mod duplicates;
 mod faults;
 mod google;
 mod layout;
+mod network;
 mod races;
 mod wakes;
