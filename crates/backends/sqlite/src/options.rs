@@ -74,14 +74,14 @@ impl SqliteBuilder {
         Ok(SqliteBackend::new(store, self.clock, self.cleanup_in_is_locked))
     }
 
-    /// Reads `sqlite:PATH?synchronous=full|normal&cleanup=on|off`. In the path, `%xx` stands for a byte.
+    /// Reads `sqlite:PATH?synchronous=full|normal&cleanup_in_is_locked=true|false`. In the path, `%xx` stands for a byte.
     ///
     /// ```
     /// use syncguard_sqlite::SqliteBuilder;
     ///
     /// assert!(SqliteBuilder::from_url("sqlite:/var/lib/app/locks.db?synchronous=normal").is_ok());
     /// let error = SqliteBuilder::from_url("sqlite:locks.db?sync=off").unwrap_err();
-    /// assert_eq!(error.to_string(), "`sync` is not an option of sqlite: urls; known are synchronous, cleanup");
+    /// assert_eq!(error.to_string(), "`sync` is not an option of sqlite: urls; known are synchronous, cleanup_in_is_locked");
     /// ```
     ///
     /// # Errors
@@ -102,11 +102,11 @@ impl SqliteBuilder {
             ("synchronous", "full") => Ok(self.synchronous(Synchronous::Full)),
             ("synchronous", "normal") => Ok(self.synchronous(Synchronous::Normal)),
             ("synchronous", _) => Err(LockError::invalid("`synchronous` is full or normal")),
-            ("cleanup", "on" | "true") => Ok(self.cleanup_in_is_locked(true)),
-            ("cleanup", "off" | "false") => Ok(self.cleanup_in_is_locked(false)),
-            ("cleanup", _) => Err(LockError::invalid("`cleanup` is on or off")),
+            ("cleanup_in_is_locked", "true") => Ok(self.cleanup_in_is_locked(true)),
+            ("cleanup_in_is_locked", "false") => Ok(self.cleanup_in_is_locked(false)),
+            ("cleanup_in_is_locked", _) => Err(LockError::invalid("`cleanup_in_is_locked` is true or false")),
             _ => Err(LockError::invalid(format!(
-                "`{}` is not an option of sqlite: urls; known are synchronous, cleanup",
+                "`{}` is not an option of sqlite: urls; known are synchronous, cleanup_in_is_locked",
                 name.chars().take(40).collect::<String>().escape_debug()
             ))),
         }
@@ -160,11 +160,11 @@ mod tests {
             ("sqlite:locks.db", "locks.db"),
             ("sqlite:/var/lib/locks.db", "/var/lib/locks.db"),
             ("sqlite:///var/lib/locks.db", "/var/lib/locks.db"),
-            ("sqlite:a%3fb%25.db?cleanup=on", "a?b%.db"),
+            ("sqlite:a%3fb%25.db?cleanup_in_is_locked=true", "a?b%.db"),
         ] {
             assert_eq!(SqliteBuilder::from_url(url).unwrap().path, Path::new(path), "{url}");
         }
-        let builder = SqliteBuilder::from_url("sqlite:x?synchronous=normal&cleanup=on").unwrap();
+        let builder = SqliteBuilder::from_url("sqlite:x?synchronous=normal&cleanup_in_is_locked=true").unwrap();
         assert_eq!(builder.synchronous, Synchronous::Normal);
         assert!(builder.cleanup_in_is_locked);
         assert_eq!(SqliteBuilder::from_url("sqlite:x").unwrap().synchronous, Synchronous::Full);
@@ -175,11 +175,11 @@ mod tests {
         for (url, word) in [
             ("redis://x", "sqlite:"),
             ("sqlite:", "no file"),
-            ("sqlite:?cleanup=on", "no file"),
+            ("sqlite:?cleanup_in_is_locked=true", "no file"),
             ("sqlite://host/x", "no host"),
-            ("sqlite:x?cleanupp=on", "cleanupp"),
+            ("sqlite:x?cleanup=on", "`cleanup`"),
             ("sqlite:x?synchronous=off", "full or normal"),
-            ("sqlite:x?cleanup", "on or off"),
+            ("sqlite:x?cleanup_in_is_locked", "true or false"),
             ("sqlite:a%zz", "hex digits"),
             ("sqlite:a%00", "hex digits"),
         ] {
