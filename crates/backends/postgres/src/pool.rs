@@ -208,7 +208,7 @@ impl Drop for Session {
             (Some(Inner::Own { home, .. }), State::Broken) => lock(&home).clear(),
             // Dropping the object returns it to its pool; taking it out first closes it.
             (Some(Inner::Brought(object)), State::Busy | State::Broken) => {
-                drop(deadpool_postgres::Object::take(object))
+                drop(deadpool_postgres::Object::take(object));
             }
             _ => {}
         }

@@ -12,5 +12,6 @@ mod faults;
 mod in_tx;
 mod literal;
 mod schema;
+mod secrets;
 mod tls;
 mod wake;
