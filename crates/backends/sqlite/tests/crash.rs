@@ -77,7 +77,7 @@ fn no_fence_repeats_when_writers_are_killed_fifty_times_in_the_middle() {
             backend.release(&held.lock_id).await.unwrap();
         });
     }
-    assert!(seen.len() > 200, "the writers hardly wrote: {}", seen.len());
+    assert!(seen.len() >= 100, "the writers hardly wrote: {}", seen.len());
     println!("{} fences over 50 kills of two writers, none twice", seen.len());
     drop(backend);
     let intact: String = scene.sql().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
