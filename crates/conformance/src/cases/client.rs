@@ -77,7 +77,8 @@ pub async fn a_sleeping_waiter_is_woken_by_a_release<H: Harness>(h: &H) {
         return skip("a_sleeping_waiter_is_woken_by_a_release", &reason);
     }
     let held = take(&backend, &key("k"), LONG).await;
-    let waiter = Locker::new(waiting).lock("k").timeout(NEVER).retry_delay(ms(25_000)).jitter(Jitter::None);
+    let waiter = Locker::new(waiting).lock("k").timeout(NEVER).retry_delay(ms(25_000)).max_delay(ms(25_000));
+    let waiter = waiter.jitter(Jitter::None);
     let started = Instant::now();
 
     let (guard, ()) = tokio::join!(waiter.acquire(), async {
