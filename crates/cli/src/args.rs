@@ -145,8 +145,10 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Check connectivity, rights, schema, durability and clock
     Doctor(DoctorArgs),
-    #[command(name = crate::run::watchdog::COMMAND, hide = true)]
-    Watchdog,
+    /// Print the completions for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page
+    Man,
 }
 
 /// How a lock is taken, by `run` and `acquire` alike.
@@ -315,6 +317,14 @@ impl std::fmt::Debug for StatusArgs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StatusArgs").field("key", &self.key).finish_non_exhaustive()
     }
+}
+
+/// `completions`
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// bash, elvish, fish, powershell or zsh
+    #[arg(value_name = "SHELL", hide_possible_values = true)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// `doctor`

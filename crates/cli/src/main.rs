@@ -28,13 +28,14 @@ use crate::exit::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    // No command for people: neither help nor completions know it, and it starts without reading any definitions.
+    if std::env::args_os().nth(1).is_some_and(|word| word == run::watchdog::COMMAND) {
+        return run::watchdog::guard();
+    }
     let (cli, url_on_command_line) = match parse() {
         Ok(parsed) => parsed,
         Err(error) => return ExitCode::from(usage_error(&error)),
     };
-    if matches!(cli.command, Command::Watchdog) {
-        return run::watchdog::guard();
-    }
     let output = Output {
         json: cli.global.json,
         quiet: cli.global.quiet,
@@ -80,7 +81,8 @@ fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Endi
             Command::Release(args) => commands::release::release(args, resolve, output).await.map(Ending::Code),
             Command::Status(args) => commands::status::status(args, resolve, output).await.map(Ending::Code),
             Command::Doctor(args) => commands::doctor::doctor(&args, &resolve()?, output).await.map(Ending::Code),
-            Command::Watchdog => Ok(Ending::Code(exit::INTERNAL)),
+            Command::Completions(args) => Ok(Ending::Code(commands::documents::completions(&args, output))),
+            Command::Man => commands::documents::man(output).map(Ending::Code),
         }
     });
     // A driver's thread that hangs in a system call must not keep us from exiting.

@@ -115,6 +115,8 @@ struct FailureObject<'a> {
     exit_code: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    details: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'a str>,
 }
@@ -126,6 +128,7 @@ fn failure_object(failure: &Failure) -> FailureObject<'_> {
         reason: failure.reason,
         exit_code: (!everyday).then_some(failure.code),
         message: (!everyday).then_some(failure.message.as_str()),
+        details: if everyday { &[] } else { &failure.details },
         hint: failure.hint.as_deref().filter(|_| !everyday),
     }
 }

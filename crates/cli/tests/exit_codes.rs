@@ -213,3 +213,18 @@ fn the_help_fits_and_goes_to_stdout() {
     assert!(short.lines().count() <= 40, "{} lines", short.lines().count());
     assert!(short.contains("[env: SYNCGUARD_URL]"), "{short}");
 }
+
+#[test]
+fn completions_and_the_manual_know_the_commands() {
+    let lab = Lab::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let said = lab.say(["completions", shell]);
+        assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""));
+        assert!(said.stdout.contains("hold-at-least") && !said.stdout.contains("__watchdog"), "{shell}");
+    }
+    assert_eq!(lab.say(["completions", "tcsh"]).code, Some(64));
+    let manual = lab.say(["man"]);
+    assert_eq!((manual.code, manual.stderr.as_str()), (Some(0), ""));
+    assert!(manual.stdout.starts_with(".ie") && manual.stdout.contains("kill\\-after"), "{}", &manual.stdout[..200]);
+    assert!(!lab.store().exists(), "neither needs a backend");
+}

@@ -1,7 +1,8 @@
-//! The commands that do one thing and end: `acquire`, `extend`, `release`, `status`, `doctor`.
+//! The commands that do one thing and end: `acquire`, `extend`, `release`, `status`, `doctor`, `completions`, `man`.
 
 pub(crate) mod acquire;
 pub(crate) mod doctor;
+pub(crate) mod documents;
 pub(crate) mod extend;
 pub(crate) mod release;
 pub(crate) mod status;

@@ -1,0 +1,31 @@
+//! What do a shell and a manual need to know of the arguments?
+//!
+//! Both are made from the definitions in [`crate::args`], so they cannot disagree with the program.
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, CompletionsArgs};
+use crate::exit::{self, Failure};
+use crate::output::Output;
+
+/// Completions, for `eval` or for a file of the shell's directory.
+pub(crate) fn completions(args: &CompletionsArgs, output: Output) -> u8 {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "syncguard", &mut text);
+    output.data(String::from_utf8_lossy(&text).trim_end());
+    exit::OK
+}
+
+/// The manual page of the program, then those of its commands, as one roff stream.
+pub(crate) fn man(output: Output) -> Result<u8, Failure> {
+    let failed = |error: std::io::Error| Failure::new(exit::INTERNAL, "internal", format!("no manual page: {error}"));
+    let mut text = Vec::new();
+    let mut program = Cli::command();
+    program.build();
+    clap_mangen::Man::new(program.clone()).render(&mut text).map_err(failed)?;
+    for command in program.get_subcommands() {
+        clap_mangen::Man::new(command.clone()).render(&mut text).map_err(failed)?;
+    }
+    output.data(String::from_utf8_lossy(&text).trim_end());
+    Ok(exit::OK)
+}
