@@ -5,6 +5,7 @@
 -- Answers 1 when removed, 0 when it changed, lives, or is no lock
 local stored = redis.call('GET', KEYS[1])
 if not stored then return 0 end
+--#include read
 local id, expires = read(stored)
 if not expires or id ~= ARGV[1] then return 0 end
 local time = redis.call('TIME')

@@ -1,29 +1,35 @@
 -- Frees the lock of an id and tells the waiters.
 --
 -- KEYS 1 lock  2 index of the id
--- ARGV 1 lock id  2 the message for waiters; none: tell nobody
--- Answers 1 + the number of listeners told when freed, -3 when freed but publishing is not permitted,
+-- ARGV 1 the stored value up to its expiry: {"lockId":"…","expiresAtMs":  2 the message for waiters; none: tell nobody
+-- Answers 1 when freed, -3 when freed but publishing is not permitted,
 --         0 when another owner holds the lock, -1 when there is none, -2 when its lease was over
 local found = redis.pcall('MGET', KEYS[1], KEYS[2])
-if found.err then return refused(found) end
+if found.err then return redis.error_reply('SYNCGUARDREFUSED ' .. found.err) end
 local stored = found[1]
 if found[2] ~= KEYS[1] then return -1 end
 if not stored then
   -- MGET hides a value of another type.
   stored = redis.pcall('GET', KEYS[1])
-  if type(stored) == 'table' then return refused(stored) end
+  if type(stored) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. stored.err) end
   return -1
 end
-local id, expires = read(stored)
-if not expires then return foreign() end
-if id ~= ARGV[1] then return 0 end
+local expires
+if string.find(stored, ARGV[1], 1, true) == 1 then expires = tonumber(string.match(stored, '^%d+', #ARGV[1] + 1)) end
+if not expires then
+  --#include read
+  local id
+  id, expires = read(stored)
+  if not expires then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
+  if id ~= string.sub(ARGV[1], 12, 33) then return 0 end
+end
 local time = redis.pcall('TIME')
-if time.err then return refused(time) end
+if time.err then return redis.error_reply('SYNCGUARDREFUSED ' .. time.err) end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local freed = redis.pcall('DEL', KEYS[1], KEYS[2])
-if type(freed) == 'table' then return refused(freed) end
+if type(freed) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. freed.err) end
 if expires <= now - 1000 then return -2 end
 if not ARGV[2] then return 1 end
 local told = redis.pcall('PUBLISH', KEYS[1], ARGV[2])
 if type(told) == 'table' then return -3 end
-return 1 + told
+return 1

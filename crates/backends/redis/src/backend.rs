@@ -5,11 +5,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::Cmd;
 use redis::aio::ConnectionLike;
+use syncguard_core::time::TOLERANCE_MS;
 use syncguard_core::{
     AbsentReason, AcquireOutcome, AcquireRequest, Capabilities, ErrorCode, ExtendOutcome, Fence, HealthReport, Key,
     Lease, LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
@@ -50,8 +51,6 @@ pub(crate) struct Shared {
     held: Held,
     listener: Option<Listener>,
     publish: AtomicBool,
-    /// How many listeners the last release reached: tells the next ones how far to spread.
-    listeners: AtomicU64,
 }
 
 impl RedisBackend {
@@ -124,7 +123,6 @@ impl RedisBackend {
             held: Held::default(),
             listener: listens.then(|| Listener::new(router.clone())),
             publish: AtomicBool::new(options.wake),
-            listeners: AtomicU64::new(0),
             router,
         })))
     }
@@ -146,14 +144,14 @@ impl Shared {
 
     async fn acquire(&self, router: &Router, request: AcquireRequest<'_>, names: &KeyNames) -> Result<AcquireOutcome> {
         let index = self.names.index(request.lock_id);
-        let ttl = request.ttl.as_millis().to_string();
-        let value = value_format(request);
+        let life = life(request.ttl);
+        let (head, tail) = (value_head(request.lock_id), value_tail(request.key));
         let floor = if self.fence_floor { "1" } else { "" };
         let mut dead: Option<(String, Option<String>)> = None;
         // Each round removes one dead holder; a second one can only appear if others acquire in between.
         for _ in 0..4 {
             let mut keys = vec![names.lock.as_str(), &index, &names.counter];
-            let mut args = vec![request.lock_id.as_str(), &ttl, &value];
+            let mut args = vec![life.as_str(), &head, &tail];
             if let Some((id, dead_index)) = &dead {
                 keys.extend(dead_index.as_deref());
                 args.extend([floor, id]);
@@ -161,7 +159,7 @@ impl Shared {
                 args.push(floor);
             }
             let answer = router.script(&script::ACQUIRE, &keys, &args, self.bound(request.ttl)).await;
-            match reply::acquire(&answer.map_err(CallError::into_lock_error)?)? {
+            match reply::acquire(&answer.map_err(CallError::into_lock_error)?, &head)? {
                 AcquireReply::Decided(outcome) => return Ok(outcome),
                 AcquireReply::Dead(id) => {
                     let dead_index = LockId::parse(&id).ok().map(|id| self.names.index(&id));
@@ -205,7 +203,7 @@ impl Shared {
         let index = self.names.index(request.lock_id);
         let keys = [names.lock.as_str(), &index];
         // If this fails too, the lease ends it.
-        let _ = self.router.script(&script::RELEASE, &keys, &[request.lock_id.as_str()], self.timeout).await;
+        let _ = self.router.script(&script::RELEASE, &keys, &[&value_head(request.lock_id)], self.timeout).await;
     }
 
     /// The storage name of an id's lock: remembered, or read from the index.
@@ -222,13 +220,10 @@ impl Shared {
         Ok(lock.map(|lock| (Arc::from(lock), index)))
     }
 
-    fn note_listeners(&self, told: Option<u64>) {
-        match told {
-            Some(told) => self.listeners.store(told, Ordering::Relaxed),
-            None if self.publish.swap(false, Ordering::Relaxed) => {
-                tracing::warn!(target: "syncguard", "redis does not permit this user to publish; waiters elsewhere poll (grant &prefix:*)");
-            }
-            None => {}
+    /// Publishing is not permitted: said once, and not tried again.
+    fn stop_publishing(&self) {
+        if self.publish.swap(false, Ordering::Relaxed) {
+            tracing::warn!(target: "syncguard", "redis does not permit this user to publish; waiters elsewhere poll (grant &prefix:*)");
         }
     }
 
@@ -244,11 +239,18 @@ impl Shared {
     }
 }
 
-/// The stored JSON, with places for what only the server knows: `{"lockId":…,"expiresAtMs":…,"acquiredAtMs":…,"key":…,"fence":…}`.
-fn value_format(request: AcquireRequest<'_>) -> String {
-    let key = serde_json::Value::from(request.key.as_str()).to_string().replace('%', "%%");
-    let id = request.lock_id.as_str();
-    format!(r#"{{"lockId":"{id}","expiresAtMs":%.0f,"acquiredAtMs":%.0f,"key":{key},"fence":"%015.0f"}}"#)
+/// How long the names live in Redis: as long as every backend calls the lock alive.
+fn life(ttl: Ttl) -> String {
+    (ttl.as_millis() + TOLERANCE_MS).to_string()
+}
+
+/// The stored JSON up to what only the server knows: `{"lockId":…,"expiresAtMs":…,"acquiredAtMs":…,"key":…,"fence":…}`.
+fn value_head(lock_id: &LockId) -> String {
+    format!(r#"{{"lockId":"{}","expiresAtMs":"#, lock_id.as_str())
+}
+
+fn value_tail(key: &Key) -> String {
+    format!(r#","key":{},"fence":""#, serde_json::Value::from(key.as_str()))
 }
 
 impl LockBackend for RedisBackend {
@@ -282,16 +284,15 @@ impl LockBackend for RedisBackend {
         let Some((lock, index)) = shared.locate(lock_id).await.map_err(|error| error.with_lock_id(lock_id))? else {
             return Ok(ReleaseOutcome::Absent(Some(AbsentReason::NotFound)));
         };
-        let publish = shared.publish.load(Ordering::Relaxed);
-        let message = shared.listeners.load(Ordering::Relaxed).to_string();
-        let args = [lock_id.as_str(), &message];
-        let args = if publish { &args[..] } else { &args[..1] };
+        // Listeners need no more than the channel's name: the message is empty.
+        let args = [&*value_head(lock_id), ""];
+        let args = if shared.publish.load(Ordering::Relaxed) { &args[..] } else { &args[..1] };
         let answer = shared.router.script(&script::RELEASE, &[&lock, &index], args, shared.timeout).await;
         let answer = answer.map_err(|error| error.into_lock_error().with_lock_id(lock_id))?;
-        let (outcome, told) = reply::release(&answer)?;
+        let (outcome, heard) = reply::release(&answer)?;
         shared.held.forget(lock_id);
-        if publish && outcome.is_released() {
-            shared.note_listeners(told);
+        if !heard {
+            shared.stop_publishing();
         }
         Ok(outcome)
     }
@@ -301,7 +302,8 @@ impl LockBackend for RedisBackend {
         let Some((lock, index)) = shared.locate(lock_id).await.map_err(|error| error.with_lock_id(lock_id))? else {
             return Ok(ExtendOutcome::Absent(Some(AbsentReason::NotFound)));
         };
-        let args = [lock_id.as_str(), &ttl.as_millis().to_string()];
+        let args = [value_head(lock_id), life(ttl)];
+        let args = args.each_ref().map(String::as_str);
         let answer = shared.router.script(&script::EXTEND, &[&lock, &index], &args, shared.bound(ttl)).await;
         let outcome = reply::extend(&answer.map_err(|error| error.into_lock_error().with_lock_id(lock_id))?)?;
         if outcome.is_extended() {

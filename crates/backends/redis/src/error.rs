@@ -49,6 +49,12 @@ impl CallError {
                 .with_hint("the server is paused, overloaded or cut off; raise `timeout` if it is only far away")
                 .ambiguous(),
             Self::Redis(error) => match error.code() {
+                // A script was refused a call; the first word of the rest says why. The calls of the scripts cannot be
+                // malformed, so a bare ERR can only mean that the user lacks the right: Redis has no word for that there.
+                Some("SYNCGUARDREFUSED") => match error.detail().and_then(|detail| detail.split(' ').next()) {
+                    Some("ERR") | None => from_word("NOPERM"),
+                    Some(word) => from_word(word),
+                },
                 Some(word) => from_word(word),
                 None => from_driver(&error),
             },

@@ -143,7 +143,7 @@ async fn run(router: Arc<Router>, hub: WakeHub, wanted: Arc<Wanted>) {
             && let Ok(connection) = dial.subscribe().await
         {
             let (sink, stream) = connection.split();
-            let mut session = Session::new(sink, &hub, &wanted);
+            let mut session = Session::new(sink, &router, &hub, &wanted);
             match session.run(stream).await {
                 End::Refused => return refuse(&wanted),
                 End::Lost if session.confirmed_any => pause = Duration::from_millis(50),
@@ -182,21 +182,23 @@ fn refuse(wanted: &Wanted) {
 /// One connection's life.
 struct Session<'a> {
     sink: PubSubSink,
+    router: &'a Router,
     hub: &'a WakeHub,
     wanted: &'a Wanted,
-    subscribed: HashSet<Arc<str>>,
+    /// With the number of processes that listened when we came: how far to spread.
+    subscribed: HashMap<Arc<str>, u64>,
     /// Hints that are held back so that many processes do not act on one release.
     due: BTreeSet<(Instant, Arc<str>)>,
     confirmed_any: bool,
 }
 
 impl<'a> Session<'a> {
-    fn new(sink: PubSubSink, hub: &'a WakeHub, wanted: &'a Wanted) -> Self {
+    fn new(sink: PubSubSink, router: &'a Router, hub: &'a WakeHub, wanted: &'a Wanted) -> Self {
         let mut state = wanted.state();
         let topics: Vec<_> = state.topics.keys().cloned().collect();
         state.dirty = topics;
         drop(state);
-        Self { sink, hub, wanted, subscribed: HashSet::new(), due: BTreeSet::new(), confirmed_any: false }
+        Self { sink, router, hub, wanted, subscribed: HashMap::new(), due: BTreeSet::new(), confirmed_any: false }
     }
 
     async fn run(&mut self, mut messages: PubSubStream) -> End {
@@ -229,7 +231,7 @@ impl<'a> Session<'a> {
         {
             let mut state = self.wanted.state();
             for topic in std::mem::take(&mut state.dirty) {
-                match (state.topics.contains_key(&topic), self.subscribed.contains(&topic)) {
+                match (state.topics.contains_key(&topic), self.subscribed.contains_key(&topic)) {
                     (true, false) => {
                         add.insert(topic);
                     }
@@ -245,28 +247,31 @@ impl<'a> Session<'a> {
         if !add.is_empty() {
             let names: Vec<&str> = add.iter().map(AsRef::as_ref).collect();
             answered(timeout(ANSWER, self.sink.subscribe(&names[..])).await)?;
-            let mut state = self.wanted.state();
-            for topic in &add {
-                confirm(&mut state, topic);
-            }
-            drop(state);
-            self.subscribed.extend(add);
+            self.confirm_all(&add);
             self.confirmed_any = true;
+            let mut listeners = self.router.listeners(&names, ANSWER).await.into_iter();
+            self.subscribed.extend(names.iter().map(|name| (Arc::from(*name), listeners.next().unwrap_or(0))));
         }
         if !remove.is_empty() {
             let names: Vec<&str> = remove.iter().map(AsRef::as_ref).collect();
             answered(timeout(ANSWER, self.sink.unsubscribe(&names[..])).await)?;
-            self.subscribed.retain(|topic| !remove.contains(topic));
+            self.subscribed.retain(|topic, _| !remove.contains(topic));
         }
         Ok(())
+    }
+
+    fn confirm_all(&self, topics: &HashSet<Arc<str>>) {
+        let mut state = self.wanted.state();
+        for topic in topics {
+            confirm(&mut state, topic);
+        }
     }
 
     fn hear(&mut self, message: &redis::Msg) {
         let topic: Arc<str> = Arc::from(message.get_channel_name());
         // A newer release replaces a hint that is still held back.
         self.due.retain(|(_, waiting)| *waiting != topic);
-        let listeners =
-            std::str::from_utf8(message.get_payload_bytes()).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let listeners = self.subscribed.get(&topic).copied().unwrap_or(0);
         let delay = spread::delay(listeners, spread::random());
         if delay.is_zero() {
             self.hub.wake(&topic);

@@ -20,8 +20,13 @@ pub(crate) enum AcquireReply {
     Dead(String),
 }
 
-pub(crate) fn acquire(reply: &Value) -> Result<AcquireReply> {
+/// `head` is the stored value up to its expiry: it holds our id, so a reply that belongs to another call is not taken for ours.
+pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
     match reply {
+        Value::BulkString(value) => {
+            let lease = granted(text(value)?, head).ok_or_else(unexpected)?;
+            Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease)))
+        }
         Value::Int(wait) if *wait < 0 => {
             let free_in = std::time::Duration::from_millis(wait.unsigned_abs());
             Ok(AcquireReply::Decided(AcquireOutcome::Contended(Contention { free_in: Some(free_in) })))
@@ -32,19 +37,28 @@ pub(crate) fn acquire(reply: &Value) -> Result<AcquireReply> {
                 let expires_at = Timestamp::from_millis(*expires_at);
                 Ok(AcquireReply::Decided(AcquireOutcome::Acquired(Lease { fence, expires_at })))
             }
+            [Value::BulkString(id)] => Ok(AcquireReply::Dead(text(id)?.to_owned())),
             _ => Err(unexpected()),
         },
-        Value::BulkString(id) => Ok(AcquireReply::Dead(text(id)?.to_owned())),
         _ => Err(unexpected()),
     }
 }
 
-/// The answer of `release.lua`: the outcome, and how many listeners were told (`None` when telling is not permitted).
-pub(crate) fn release(reply: &Value) -> Result<(ReleaseOutcome, Option<u64>)> {
+/// Reads the two numbers out of a value whose form we gave ourselves.
+fn granted(value: &str, head: &str) -> Option<Lease> {
+    let rest = value.strip_prefix(head)?;
+    let (expires_at, rest) = rest.split_once(',')?;
+    let (_, fence) = rest.strip_suffix("\"}")?.rsplit_once('"')?;
+    let expires_at = Timestamp::from_millis(expires_at.parse().ok().filter(|millis| *millis > 0)?);
+    Some(Lease { fence: fence.parse().ok()?, expires_at })
+}
+
+/// The answer of `release.lua`: the outcome, and whether publishing it was permitted.
+pub(crate) fn release(reply: &Value) -> Result<(ReleaseOutcome, bool)> {
     match reply {
-        Value::Int(-3) => Ok((ReleaseOutcome::Released, None)),
-        Value::Int(told) if *told >= 1 => Ok((ReleaseOutcome::Released, u64::try_from(told - 1).ok())),
-        Value::Int(code) => Ok((ReleaseOutcome::Absent(Some(absent(*code)?)), Some(0))),
+        Value::Int(-3) => Ok((ReleaseOutcome::Released, false)),
+        Value::Int(1) => Ok((ReleaseOutcome::Released, true)),
+        Value::Int(code) => Ok((ReleaseOutcome::Absent(Some(absent(*code)?)), true)),
         _ => Err(unexpected()),
     }
 }
@@ -190,10 +204,21 @@ mod tests {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
+    const HEAD: &str = r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":"#;
+
     #[test]
     fn only_the_known_replies_become_a_lock() {
-        let granted = Value::Array(vec![Value::Int(7), Value::Int(1_700_000_000_000)]);
-        assert!(matches!(acquire(&granted).unwrap(), AcquireReply::Decided(AcquireOutcome::Acquired(_))));
+        let tail = r#","acquiredAtMs":1,"key":"k\"}","fence":"000000000000007"}"#;
+        let value = bulk(&format!("{HEAD}1700000000000{tail}"));
+        let AcquireReply::Decided(AcquireOutcome::Acquired(lease)) = acquire(&value, HEAD).unwrap() else {
+            panic!("granted")
+        };
+        assert_eq!((lease.fence.get(), lease.expires_at.as_millis()), (7, 1_700_000_000_000));
+        let written_elsewhere = Value::Array(vec![Value::Int(7), Value::Int(1_700_000_000_000)]);
+        assert!(matches!(
+            acquire(&written_elsewhere, HEAD).unwrap(),
+            AcquireReply::Decided(AcquireOutcome::Acquired(_))
+        ));
         for bad in [
             Value::Nil,
             Value::Okay,
@@ -205,21 +230,28 @@ mod tests {
             Value::Array(vec![Value::Int(-3), Value::Int(5)]),
             Value::Array(vec![Value::Int(900_000_000_000_001), Value::Int(5)]),
             Value::Array(vec![Value::Int(1), Value::Int(-5)]),
+            bulk(""),
+            bulk(HEAD),
+            bulk(&format!("{HEAD}x{tail}")),
+            bulk(&format!("{HEAD}-5{tail}")),
+            // Somebody else's reply.
+            bulk(&format!("{HEAD}1700000000000{tail}").replace("AAAA", "BBBB")),
+            bulk(&format!("{HEAD}1700000000000{tail}").replace("000000000000007", "7")),
+            bulk(&format!("{HEAD}1700000000000{tail}").replace("000000000000007", "999999999999999")),
         ] {
-            assert!(acquire(&bad).is_err(), "{bad:?}");
+            assert!(acquire(&bad, HEAD).is_err(), "{bad:?}");
         }
     }
 
     #[test]
     fn release_and_extend_know_why() {
-        assert_eq!(release(&Value::Int(1)).unwrap(), (ReleaseOutcome::Released, Some(0)));
-        assert_eq!(release(&Value::Int(4)).unwrap(), (ReleaseOutcome::Released, Some(3)));
-        assert_eq!(release(&Value::Int(-3)).unwrap(), (ReleaseOutcome::Released, None));
+        assert_eq!(release(&Value::Int(1)).unwrap(), (ReleaseOutcome::Released, true));
+        assert_eq!(release(&Value::Int(-3)).unwrap(), (ReleaseOutcome::Released, false));
         let absent = |reason| ReleaseOutcome::Absent(Some(reason));
         assert_eq!(release(&Value::Int(0)).unwrap().0, absent(AbsentReason::NotFound));
         assert_eq!(release(&Value::Int(-1)).unwrap().0, absent(AbsentReason::NotFound));
         assert_eq!(release(&Value::Int(-2)).unwrap().0, absent(AbsentReason::Expired));
-        assert!(release(&Value::Int(-9)).is_err() && release(&Value::Nil).is_err());
+        assert!(release(&Value::Int(-9)).is_err() && release(&Value::Int(2)).is_err() && release(&Value::Nil).is_err());
         assert!(extend(&Value::Int(5)).unwrap().is_extended());
         assert!(extend(&Value::Okay).is_err());
     }

@@ -12,29 +12,28 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(parts: &[&str]) -> Self {
+    fn new(text: &str) -> Self {
         // Comments explain the scripts to people; the server would parse and keep them for nothing.
-        let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim);
-        let source: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("--")).collect();
-        let source = source.join("\n");
+        let text = text.replace("--#include read", include_str!("../scripts/read.lua"));
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));
+        let source = lines.collect::<Vec<_>>().join("\n");
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Self { source, sha }
     }
 }
 
 macro_rules! scripts {
-    ($($name:ident = $($part:literal),+;)+) => {
-        $(pub(crate) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(&[$(include_str!(concat!("../scripts/", $part))),+]));)+
+    ($($name:ident = $file:literal;)+) => {
+        $(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!(concat!("../scripts/", $file))));)+
     };
 }
 
 scripts! {
-    ACQUIRE = "common.lua", "acquire.lua";
-    RELEASE = "common.lua", "release.lua";
-    EXTEND = "common.lua", "extend.lua";
+    ACQUIRE = "acquire.lua";
+    RELEASE = "release.lua";
+    EXTEND = "extend.lua";
     LOOKUP = "lookup.lua";
-    PURGE = "common.lua", "purge.lua";
+    PURGE = "purge.lua";
 }
 
 #[cfg(test)]

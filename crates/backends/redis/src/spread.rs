@@ -1,6 +1,6 @@
 //! When does this process act on a release that many processes heard?
 //!
-//! Each release says how many listeners the last one had. A few processes, chosen by chance, act at once; the others hold
+//! Whoever subscribes asks how many listen. A few processes, chosen by chance, act at once; the others hold
 //! the hint back for a while and drop it when the next release comes first. So a thousand processes cost a release a handful of
 //! attempts, and if none of the handful was there to act, somebody still does after a moment.
 

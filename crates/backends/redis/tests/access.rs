@@ -167,7 +167,7 @@ async fn a_server_that_talks_nonsense_is_refused_without_a_panic() {
 
 /// The line of `docs/backends/redis.md`, for the default prefix.
 const MINIMAL: &str = "resetkeys ~syncguard:* resetchannels &syncguard:* -@all \
-                       +evalsha +eval +get +mget +psetex +del +incr +time +publish +subscribe +unsubscribe +ping +auth";
+                       +evalsha +eval +get +mget +psetex +del +incr +time +publish +subscribe +unsubscribe +pubsub +ping +auth";
 
 fn acl(server: &RedisServer, user: &str, rules: &str) -> String {
     let mut words = vec!["ACL", "SETUSER", user, "on", ">pw"];

@@ -1,2 +1,0 @@
-//! Not measured yet.
-fn main() {}

@@ -1,0 +1,104 @@
+//! How long from a release to the next holder?
+//!
+//! Waiters of one process, and of as many processes as clients, go for one key; each holds it for a moment. Measured from just before the
+//! release is sent to just after the next acquire is answered. Attempts are counted by the server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use syncguard_core::{LockBackend, Locker};
+use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_testkit::RedisServer;
+
+use crate::{percentile, server};
+
+const HOLD: Duration = Duration::from_millis(5);
+
+struct Race {
+    released: Mutex<Option<Instant>>,
+    waits: Mutex<Vec<f64>>,
+    sections: AtomicUsize,
+}
+
+pub(crate) async fn run() {
+    println!("\n== hand-off: release to next holder (ms)");
+    let server = server();
+    let trip = round_trip(&server).await;
+    println!("  one round trip (p50): {trip:.3} ms");
+    for (waiters, clients) in [(1, 1), (100, 1), (100, 100)] {
+        for wake in [true, false] {
+            // Without wake-ups a hundred waiters starve each other: fewer sections say as much.
+            let sections = if wake { 300 } else { 40 };
+            let figures = race(&server, waiters, clients, wake, sections).await;
+            let (p50, p99, attempts) = figures;
+            let (kind, trips) = (if wake { "on " } else { "off" }, p50 / trip);
+            println!(
+                "  {waiters:>3} waiters in {clients:>3} clients, wake-ups {kind}: p50 {p50:>7.2} = {trips:>5.1} round trips, p99 {p99:>8.2}, {attempts:.1} attempts per section"
+            );
+        }
+    }
+    println!("  reach with wake-ups: ≤ 3 round trips with 1 waiter, ≤ 6 with 100; ≤ 4 attempts per section");
+}
+
+async fn round_trip(server: &RedisServer) -> f64 {
+    let backend = RedisBackend::connect(&server.url()).await.unwrap();
+    let key = syncguard_core::Key::new("nobody").unwrap();
+    let mut trips = Vec::new();
+    for _ in 0..500 {
+        let start = Instant::now();
+        backend.is_locked(&key).await.unwrap();
+        trips.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    percentile(&mut trips, 0.5)
+}
+
+async fn race(server: &RedisServer, waiters: usize, clients: usize, wake: bool, sections: usize) -> (f64, f64, f64) {
+    let race = Arc::new(Race { released: Mutex::default(), waits: Mutex::default(), sections: AtomicUsize::new(0) });
+    let mut lockers = Vec::new();
+    for _ in 0..clients {
+        let options =
+            RedisOptions::from_url(&server.url()).unwrap().wake(wake).prefix(format!("r{waiters}-{clients}-{wake}"));
+        lockers.push(Locker::new(RedisBackend::open(options).await.unwrap()));
+    }
+    server.command(&["CONFIG", "RESETSTAT"]);
+    // One more than the waiters: somebody holds it.
+    let tasks: Vec<_> = (0..=waiters)
+        .map(|number| tokio::spawn(one(lockers[number % clients].clone(), race.clone(), sections)))
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let done = race.sections.load(Ordering::SeqCst);
+    let calls = calls(server);
+    let mut waits = race.waits.lock().unwrap().clone();
+    // The first holders come while the others still arrive.
+    waits.drain(..waits.len().min(10));
+    (percentile(&mut waits, 0.5), percentile(&mut waits, 0.99), calls / done as f64 - 1.0)
+}
+
+async fn one(locker: Locker, race: Arc<Race>, sections: usize) {
+    while race.sections.load(Ordering::SeqCst) < sections {
+        let guard = locker.lock("k").ttl(Duration::from_secs(60)).wait_forever().acquire().await.unwrap();
+        if let Some(released) = race.released.lock().unwrap().take() {
+            race.waits.lock().unwrap().push(released.elapsed().as_secs_f64() * 1000.0);
+        }
+        let section = race.sections.fetch_add(1, Ordering::SeqCst) + 1;
+        tokio::time::sleep(HOLD).await;
+        *race.released.lock().unwrap() = Some(Instant::now());
+        guard.release().await.unwrap();
+        // Whoever held it stands back until somebody else does, so that a waiter and not the holder is measured.
+        for _ in 0..2000 {
+            if race.sections.load(Ordering::SeqCst) > section || section >= sections {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn calls(server: &RedisServer) -> f64 {
+    let info = server.command(&["INFO", "commandstats"]);
+    let line = info.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+    line.split([':', ',']).find_map(|part| part.strip_prefix("calls=")).unwrap().parse().unwrap()
+}

@@ -1,0 +1,141 @@
+//! How many pairs of acquire and release per second?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rslock::LockManager;
+use syncguard_core::{AcquireOutcome, AcquireRequest, Key, LockBackend, Ttl};
+use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_testkit::RedisServer;
+
+use crate::raw::{self, Pair};
+use crate::{Effort, median, server, spread};
+
+const CONTENDERS: [&str; 6] = [
+    "raw socket, our scripts",
+    "syncguard",
+    "syncguard, wake off",
+    "SET NX + compare-delete",
+    "rslock, 1 server",
+    "rslock, 3 servers",
+];
+
+pub(crate) async fn run(effort: Effort) {
+    let servers = [server(), server(), server()];
+    let first = &servers[0];
+    let pair = Pair::ours(first);
+    let options = RedisOptions::from_url(&first.url()).unwrap();
+    let ours = RedisBackend::open(options.clone()).await.unwrap();
+    let quiet = RedisBackend::open(options.wake(false)).await.unwrap();
+    let bare = redis::Client::open(first.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
+    let (one, three) = (LockManager::new(vec![urls[0].clone()]), LockManager::new(urls));
+    for tasks in [1, 16, 64] {
+        let mut results = vec![Vec::new(); CONTENDERS.len()];
+        // The first round warms up.
+        for round in 0..=effort.rounds {
+            let figures = [
+                raw::pairs(first, &pair, tasks, effort.slice).await,
+                of_backend(&ours, tasks, effort.slice).await,
+                of_backend(&quiet, tasks, effort.slice).await,
+                of_bare(&bare, tasks, effort.slice).await,
+                of_rslock(&one, tasks, effort.slice).await,
+                of_rslock(&three, tasks, effort.slice).await,
+            ];
+            if round > 0 {
+                results.iter_mut().zip(figures).for_each(|(list, figure)| list.push(figure));
+            }
+        }
+        report(tasks, &results);
+    }
+}
+
+fn report(tasks: usize, results: &[Vec<f64>]) {
+    println!(
+        "\n== {tasks} tasks: pairs per second (median), and syncguard's share of each (median and spread of the rounds)"
+    );
+    for (name, figures) in CONTENDERS.iter().zip(results) {
+        let ratios = results[1].iter().zip(figures).map(|(ours, theirs)| ours / theirs).collect();
+        println!("  {name:<26} {:>8.0}   syncguard is {} of it", median(figures.clone()), spread(ratios));
+    }
+    let reach = if tasks == 1 { 0.75 } else { 0.9 };
+    println!("  reach: ≥ {reach} of the raw socket; faster than rslock on three servers");
+}
+
+/// Runs `tasks` tasks for a while; each counts what it did.
+async fn timed<F: Future<Output = u64> + Send + 'static>(
+    tasks: usize,
+    slice: Duration,
+    task: impl Fn(usize, Arc<AtomicBool>) -> F,
+) -> f64 {
+    let stop = Arc::new(AtomicBool::new(false));
+    let start = Instant::now();
+    let running: Vec<_> = (0..tasks).map(|number| tokio::spawn(task(number, stop.clone()))).collect();
+    tokio::time::sleep(slice).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut done = 0;
+    for task in running {
+        done += task.await.unwrap();
+    }
+    done as f64 / start.elapsed().as_secs_f64()
+}
+
+async fn of_backend(backend: &RedisBackend, tasks: usize, slice: Duration) -> f64 {
+    timed(tasks, slice, |number, stop| {
+        let backend = backend.clone();
+        async move {
+            let key = Key::new(format!("k{number}")).unwrap();
+            let mut done = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let id = backend.new_lock_id(&key);
+                let request = AcquireRequest { key: &key, lock_id: &id, ttl: Ttl::DEFAULT, label: None };
+                assert!(matches!(backend.acquire(request).await.unwrap(), AcquireOutcome::Acquired(_)));
+                assert!(backend.release(&id).await.unwrap().is_released());
+                done += 1;
+            }
+            done
+        }
+    })
+    .await
+}
+
+async fn of_bare(connection: &redis::aio::MultiplexedConnection, tasks: usize, slice: Duration) -> f64 {
+    let release =
+        redis::Script::new("if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0");
+    let release = Arc::new(release);
+    timed(tasks, slice, |number, stop| {
+        let (mut connection, release) = (connection.clone(), release.clone());
+        async move {
+            let key = format!("bare:{number}");
+            let mut done = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let mut set = redis::cmd("SET");
+                set.arg(&key).arg("owner").arg("NX").arg("PX").arg(30_000);
+                let _: () = set.query_async(&mut connection).await.unwrap();
+                let freed: i64 = release.key(&key).arg("owner").invoke_async(&mut connection).await.unwrap();
+                assert_eq!(freed, 1);
+                done += 1;
+            }
+            done
+        }
+    })
+    .await
+}
+
+async fn of_rslock(manager: &LockManager, tasks: usize, slice: Duration) -> f64 {
+    timed(tasks, slice, |number, stop| {
+        let manager = manager.clone();
+        async move {
+            let key = format!("rslock:{number}").into_bytes();
+            let mut done = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let lock = manager.lock(key.as_slice(), Duration::from_secs(30)).await.unwrap();
+                manager.unlock(&lock).await;
+                done += 1;
+            }
+            done
+        }
+    })
+    .await
+}
