@@ -82,9 +82,11 @@ impl<F: FenceToken> LockAllRequest<F> {
         keys.dedup();
         let mut guards: Vec<Guard<F>> = Vec::with_capacity(keys.len());
         for key in keys {
-            let mut request = LockRequest::new(self.locker.clone(), Ok(key))
-                .keep_alive()
-                .timeout(timeout.saturating_sub(started.elapsed()));
+            let mut request = LockRequest::new(self.locker.clone(), Ok(key)).keep_alive().timeout(left(
+                timeout,
+                started,
+                guards.is_empty(),
+            ));
             if let Some(ttl) = self.ttl {
                 request = request.ttl(ttl);
             }
@@ -122,6 +124,12 @@ impl<F: FenceToken> LockAllRequest<F> {
         }
         Ok(value)
     }
+}
+
+/// What is left of the budget. Zero would mean one attempt without a wall, which only the caller may ask for.
+fn left(timeout: Duration, started: Instant, is_first: bool) -> Duration {
+    let left = timeout.saturating_sub(started.elapsed());
+    if is_first { left } else { left.max(Duration::from_millis(1)) }
 }
 
 /// Several held locks, in the order of their keys. Dropping it releases them all.

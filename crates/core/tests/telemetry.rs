@@ -83,6 +83,8 @@ async fn raw_names_come_only_by_predicate_and_never_for_deny_listed_keys() {
         assert_eq!(event.lock_id.is_some(), shown, "{key}");
         assert!(event.key_hash.is_some());
         assert!(!format!("{event:?}").contains(key), "{event:?}");
+        let ids = log.lock().unwrap().iter().filter(|event| event.lock_id.is_some()).count();
+        assert_eq!(ids, usize::from(shown), "an event without a key shows no lock id either: {key}");
     }
 }
 

@@ -79,7 +79,7 @@ pub struct LockEvent {
     pub elapsed: Duration,
     /// The raw key, only where the predicate allowed it and the name does not look like a secret.
     pub key: Option<String>,
-    /// The raw lock id, only where the predicate allowed it. Whoever knows it can release the lock.
+    /// The raw lock id, only where the raw key is shown too. Whoever knows it can release the lock.
     pub lock_id: Option<String>,
 }
 
@@ -98,6 +98,10 @@ impl LockEvent {
         Self { key: None, lock_id: None, ..self.clone() }
     }
 
+    #[cfg_attr(
+        not(any(feature = "tracing", feature = "metrics")),
+        allow(clippy::unused_self, reason = "without either feature there is nobody to tell")
+    )]
     pub(super) fn emit(&self, backend: &str) {
         #[cfg(feature = "tracing")]
         tracing::debug!(
