@@ -27,13 +27,24 @@ impl FirestoreHarness {
     fn google() -> Self {
         // A tenth of the speed of the one inside the process, and one of it for all cases at once.
         let budget = Budget { serial_cycles: 100, contended_cycles: 60, boundary_trials: 40, racers: 16 };
+        let required = std::env::var_os("SYNCGUARD_REQUIRE_SERVERS").is_some();
+        let given = std::env::var_os("SYNCGUARD_TEST_FIRESTORE_EMULATOR").is_some();
+        // One Java per case would take minutes and every core, so a process per test wants one that runs already.
+        let process_per_test = std::env::var("NEXTEST_EXECUTION_MODE").is_ok_and(|mode| mode == "process-per-test");
+        let absent = |reason: &'static str| {
+            let skips = CASES.iter().map(|case| (*case, reason)).collect();
+            Self { project: Project::on(String::new()), skips, budget }
+        };
+        if process_per_test && !given && !required {
+            return absent(
+                "no google emulator is shared; run `cargo xtask test`, or name one in SYNCGUARD_TEST_FIRESTORE_EMULATOR",
+            );
+        }
         match syncguard_testkit::firestore_emulator() {
             Ok(address) => Self { project: Project::on(address), skips: Vec::new(), budget },
             Err(reason) => {
-                let required = std::env::var_os("SYNCGUARD_REQUIRE_SERVERS").is_some();
                 assert!(!required, "google's firestore emulator is required and not there: {reason:#}");
-                let skips = CASES.iter().map(|case| (*case, "google's firestore emulator is not on this machine"));
-                Self { project: Project::on(String::new()), skips: skips.collect(), budget }
+                absent("google's firestore emulator is not on this machine")
             }
         }
     }
@@ -84,6 +95,11 @@ impl Harness for FirestoreHarness {
         }
         self.project.raw().await.put("locks", &document_id(key), fields).await;
         Ok(())
+    }
+
+    async fn restart(&self) -> Result<(), Unsupported> {
+        let ours = self.project.restart().await;
+        if ours { Ok(()) } else { Err(Unsupported::because("google's emulator keeps its documents in memory")) }
     }
 
     fn budget(&self) -> Budget {

@@ -16,10 +16,13 @@ pub mod raw;
 pub mod tls;
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, Key, Lease, LockBackend, LockId, Ttl};
 use syncguard_firestore::{FirestoreBackend, FirestoreBuilder};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 pub use clock::WrongClock;
 pub use faults::{Fault, Faults};
@@ -33,24 +36,51 @@ pub struct Project {
     /// Only the emulator inside this process has them.
     pub faults: Faults,
     patience: Duration,
+    server: Option<Arc<Server>>,
+}
+
+/// The emulator inside this process: its documents outlive its socket.
+struct Server {
+    admin: hidane::Admin,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<()>,
 }
 
 impl Project {
     /// A fresh emulator inside this process.
     pub async fn start() -> Self {
-        let faults = Faults::default();
-        let admin = hidane::Admin::default();
-        let grpc = faults.layer(hidane::grpc_routes(&admin));
-        let listeners = hidane::bind("127.0.0.1", 0).await.unwrap();
-        let address = listeners[0].local_addr().unwrap().to_string();
-        tokio::spawn(hidane::serve(listeners, grpc, hidane::http_routes(admin), std::future::pending()));
-        Self { id: fresh_id(), address, faults, patience: Duration::from_secs(5) }
+        let (faults, admin) = (Faults::default(), hidane::Admin::default());
+        let (port, running) = serve(&admin, &faults, 0).await;
+        let server = Server { admin, running: Mutex::new(Some(running)) };
+        Self {
+            id: fresh_id(),
+            address: format!("127.0.0.1:{port}"),
+            faults,
+            patience: Duration::from_secs(5),
+            server: Some(Arc::new(server)),
+        }
+    }
+
+    /// Closes every connection and serves the same documents on the same port again. `false` if it is not ours.
+    pub async fn restart(&self) -> bool {
+        let Some(server) = &self.server else { return false };
+        let running = server.running.lock().unwrap().take().unwrap();
+        running.stop.send(()).unwrap();
+        running.ended.await.unwrap();
+        let port = self.address.rsplit_once(':').unwrap().1.parse().unwrap();
+        let (_, running) = serve(&server.admin, &self.faults, port).await;
+        *server.running.lock().unwrap() = Some(running);
+        true
     }
 
     /// A project of its own on an emulator that runs elsewhere on this machine.
     pub fn on(address: String) -> Self {
         // It may have been started a moment ago, and takes seconds to warm up beside other tests.
-        Self { id: fresh_id(), address, faults: Faults::default(), patience: Duration::from_secs(30) }
+        Self { id: fresh_id(), address, faults: Faults::default(), patience: Duration::from_secs(30), server: None }
     }
 
     pub fn builder(&self) -> FirestoreBuilder {
@@ -64,6 +94,23 @@ impl Project {
     pub async fn raw(&self) -> Raw {
         Raw::connect(self).await
     }
+}
+
+async fn serve(admin: &hidane::Admin, faults: &Faults, port: u16) -> (u16, Running) {
+    let listeners = hidane::bind("127.0.0.1", port).await.unwrap();
+    let port = listeners[0].local_addr().unwrap().port();
+    let (grpc, http) = (faults.layer(hidane::grpc_routes(admin)), hidane::http_routes(admin.clone()));
+    let (stop, stopped) = oneshot::channel();
+    let ended = tokio::spawn(async move {
+        // Dropping the sender is not a request to stop: a project may be dropped while its backends live on.
+        let stopped = async {
+            if stopped.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        hidane::serve(listeners, grpc, http, stopped).await.unwrap();
+    });
+    (port, Running { stop, ended })
 }
 
 fn fresh_id() -> String {
