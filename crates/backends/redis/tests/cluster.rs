@@ -92,7 +92,7 @@ async fn a_moving_slot_delays_its_locks_and_loses_none() {
     let moving = key("moving");
     let number = slot("app", &moving);
     // A lock that is held over the whole move, and one that comes and goes.
-    let other = (0..).map(|n| key(&format!("k{n}"))).find(|other| slot("app", other) == number).unwrap();
+    let other = (0..1000).map(|n| key(&format!("k{n}"))).find(|other| slot("app", other) == number).unwrap();
     let held = take(&backend, &moving).await;
     let first = take(&backend, &other).await;
     backend.release(&first.id).await.unwrap();

@@ -4,7 +4,7 @@
 mod support;
 
 use support::{attempt, eventually, key, take};
-use syncguard_core::{ErrorCode, LockBackend, Ttl};
+use syncguard_core::{ErrorCode, LockBackend, ReleaseOutcome, Ttl};
 use syncguard_redis::RedisBackend;
 use syncguard_testkit::{RedisSentinel, free_port, redis_sentinel_url};
 
@@ -46,8 +46,7 @@ async fn a_failover_is_survived_with_locks_in_step_and_a_fence_above_all_earlier
     // What a replica had acknowledged is still held; what was counted is never counted again.
     eventually("the new master", async || backend.is_locked(&key("held")).await.is_ok()).await;
     assert!(backend.is_locked(&key("held")).await.unwrap());
-    eventually("the release", async || backend.release(&held.id).await.is_ok_and(|outcome| outcome.is_released()))
-        .await;
+    eventually("the release", async || backend.release(&held.id).await.is_ok_and(ReleaseOutcome::is_released)).await;
     for (k, fence) in highest {
         let again = take(&backend, &k).await;
         assert!(again.fence > fence, "a fence fell");

@@ -36,7 +36,8 @@ fn main() {
     };
     let effort = Effort { rounds, slice: Duration::from_millis(400) };
     println!("idle share of the processors at the start: {:.0} %", idle_share() * 100.0);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    // One thread for all clients leaves the other processor to the server.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     if wants("cost") {
         runtime.block_on(cost::run(effort));
     }

@@ -109,12 +109,12 @@ pub(crate) async fn pairs(server: &RedisServer, pair: &Pair, tasks: usize, slice
 
 async fn exchange(stream: &mut TcpStream, request: &[u8], lines: usize) {
     stream.write_all(request).await.unwrap();
-    let mut buffer = [0; 16 * 1024];
+    let mut buffer = vec![0; 16 * 1024];
     let mut left = lines;
     while left > 0 {
         let count = stream.read(&mut buffer).await.unwrap();
         let read = &buffer[..count];
         assert!(count > 0 && read[0] != b'-', "{}", String::from_utf8_lossy(read));
-        left -= read.iter().filter(|byte| **byte == b'\n').count();
+        left -= read.iter().map(|byte| usize::from(*byte == b'\n')).sum::<usize>();
     }
 }
