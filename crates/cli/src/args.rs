@@ -289,7 +289,8 @@ pub(crate) struct ReleaseArgs {
 #[derive(Args)]
 pub(crate) struct Handle {
     /// The lock id that acquire printed, or `-` to read it from stdin
-    #[arg(value_name = "LOCK_ID", env = "SYNCGUARD_LOCK_ID", hide_env_values = true)]
+    // One id in sixty-four begins with a hyphen.
+    #[arg(value_name = "LOCK_ID", env = "SYNCGUARD_LOCK_ID", hide_env_values = true, allow_hyphen_values = true)]
     pub(crate) lock_id: Option<String>,
 }
 
@@ -308,7 +309,7 @@ pub(crate) struct StatusArgs {
     pub(crate) key: Option<Key>,
 
     /// Look by lock id instead
-    #[arg(long, value_name = "ID", conflicts_with = "key")]
+    #[arg(long, value_name = "ID", conflicts_with = "key", allow_hyphen_values = true)]
     pub(crate) id: Option<String>,
 }
 

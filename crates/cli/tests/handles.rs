@@ -40,6 +40,19 @@ fn acquire_prints_a_handle_that_extend_and_release_take() {
 }
 
 #[test]
+fn an_id_that_begins_like_a_flag_is_an_id() {
+    let lab = Lab::new();
+    for id in ["-vqhVnwEuAAAAAAAAAAAAA", "--AAAAAAAAAAAAAAAAAAAA", "-AAAAAAAAAAAAAAAAAAAAA"] {
+        for arguments in [&["release", id, "--json"][..], &["--json", "extend", "--ttl", "5s", id]] {
+            let said = lab.say(arguments);
+            assert_eq!(said.code, Some(1), "{arguments:?}: {said:?}");
+            assert_eq!(said.stdout, "{\"schema\":1,\"ok\":false,\"reason\":\"absent\"}\n", "{arguments:?}");
+        }
+        assert_eq!(lab.say(["status", "--id", id, "--json"]).stdout, "{\"schema\":1,\"locked\":false}\n");
+    }
+}
+
+#[test]
 fn a_held_lock_answers_acquire_with_a_short_object() {
     let lab = Lab::new();
     assert_eq!(lab.say(["acquire", "k"]).code, Some(0));

@@ -159,7 +159,7 @@ fn a_loss_may_be_a_warning_or_a_signal_instead() {
     assert!(said.stderr.contains("goes on (--on-lost warn)"), "{said:?}");
 
     let lab = Lab::new();
-    let script = "trap 'echo told; exit 0' USR1; for i in $(seq 1000); do sleep 0.02; done";
+    let script = "trap 'echo told; exit 0' USR1; i=0; while [ $((i += 1)) -lt 1000 ]; do sleep 0.02; done";
     let running = start(&lab, &["--ttl", "1500ms", "--on-lost", "signal:USR1"], script);
     break_store(&lab);
     let said = running.finish();

@@ -41,7 +41,7 @@ fn each_signal_is_forwarded_to_the_running_command() {
         let lab = Lab::new();
         // A tester started in the background ignores INT and QUIT, and what is ignored stays so; env gives them back.
         let script = format!(
-            "trap 'echo got {name}; exit 5' {name}; {}; for i in $(seq 1000); do sleep 0.02; done",
+            "trap 'echo got {name}; exit 5' {name}; {}; i=0; while [ $((i += 1)) -lt 1000 ]; do sleep 0.02; done",
             ready(&lab)
         );
         let ready_file = lab.path("ready");

@@ -100,7 +100,7 @@ async fn ending_lease(watched: &Watched<'_>) -> Cause {
     tokio::select! {
         biased;
         reason = lock.lost() => Cause::Gone(reason),
-        () = lock.remaining_below(watched.job.kill_after) => match lock.loss() {
+        () = lock.remaining_below(watched.job.kill_after + margin(watched.job.kill_after)) => match lock.loss() {
             Some(reason) => Cause::Gone(reason),
             None if watched.job.wanted.keep_alive => Cause::Unreachable { left: lock.remaining() },
             None => Cause::NotRenewed { left: lock.remaining() },
@@ -133,10 +133,17 @@ fn begin(watched: &Watched<'_>, target: Target, cause: Cause) -> Loss {
     Loss { kill_at, grace: kill_in, stops_the_command: signal.is_some() }
 }
 
+/// What is kept of the lease beyond the KILL: a busy machine takes its time to carry out a signal.
+fn margin(kill_after: Duration) -> Duration {
+    (kill_after / 5).min(Duration::from_millis(200))
+}
+
 /// How long the command may take to stop.
 fn grace(cause: Cause, kill_after: Duration) -> Duration {
     match cause {
-        Cause::Unreachable { left } | Cause::NotRenewed { left } => left.min(kill_after),
+        Cause::Unreachable { left } | Cause::NotRenewed { left } => {
+            left.saturating_sub(margin(kill_after)).min(kill_after)
+        }
         // The lease itself is over: another owner may be at work already.
         Cause::Gone(syncguard::LossReason::Expired) => Duration::ZERO,
         Cause::Gone(_) => kill_after,
