@@ -20,7 +20,7 @@ use tonic::{Request, Streaming};
 use crate::auth::Auth;
 use crate::error::{Kind, RpcError};
 use crate::options::FirestoreBuilder;
-use crate::skew::{ClockOffset, Sent, Skew};
+use crate::skew::{ClockOffset, GRANULARITY_MS, Sent, Skew};
 
 const GOOGLE: &str = "https://firestore.googleapis.com";
 
@@ -71,8 +71,8 @@ impl Rpc {
 
     /// How long an answer takes at best, as far as it is known.
     pub(crate) fn round_trip(&self) -> Duration {
-        let half = self.skew.best().map_or(0, |offset| offset.error_millis);
-        Duration::from_millis(u64::try_from(half).unwrap_or(0) * 2)
+        let half = self.skew.best().map_or(0, |offset| offset.error_millis - GRANULARITY_MS);
+        Duration::from_millis(u64::try_from(half).unwrap_or(0) * 2 + 1)
     }
 
     /// Reads documents by name; the answer has the order of the names.

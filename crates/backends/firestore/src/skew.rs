@@ -17,6 +17,8 @@ pub(crate) const BLOCK_MS: i64 = 500;
 /// What a well-kept clock is off at most.
 const TARGET_MS: i64 = 100;
 
+/// Both clocks and half the round trip are cut to whole milliseconds.
+pub(crate) const GRANULARITY_MS: i64 = 3;
 /// For how long a good measurement stands against worse ones. Clocks drift, and somebody may set them.
 const FRESH: Duration = Duration::from_secs(60);
 /// How often a bad clock is mentioned.
@@ -106,7 +108,7 @@ impl Skew {
         let half = millis(arrived.since(sent.boot)) / 2;
         let server = server.seconds.saturating_mul(1000).saturating_add(i64::from(server.nanos / 1_000_000));
         let local = sent.wall.as_millis().saturating_add(half);
-        let offset = ClockOffset { millis: server.saturating_sub(local), error_millis: half + 1 };
+        let offset = ClockOffset { millis: server.saturating_sub(local), error_millis: half + GRANULARITY_MS };
         let mut state = self.state();
         let stands = state.best.is_some_and(|(best, at)| {
             best.error_millis < offset.error_millis && arrived.since(at) < FRESH && best.overlaps(offset)

@@ -11,6 +11,7 @@ mod duplicates;
 mod faults;
 mod google;
 mod layout;
+mod logs;
 mod network;
 mod races;
 mod wakes;
