@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use syncguard_core::Locker;
+use syncguard_core::{AcquireRequest, Key, LockBackend, LockId, Locker, Ttl};
 use syncguard_postgres::PostgresBackend;
 use syncguard_testkit::PostgresServer;
 use tokio::sync::Mutex;
@@ -13,7 +13,9 @@ use crate::Choice;
 pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
     let (round_trip, commit) = floor(server).await;
     println!("\nhand-off with 30 ms holds; a round trip takes {round_trip:.2} ms, a commit {commit:.2} ms");
-    println!("4 round trips and a commit: {:.2} ms", 4.0 * round_trip + commit);
+    // One commit makes the lock free and one gives it away; both are between the call of release and the return of acquire.
+    println!("4 round trips and two commits: {:.2} ms", 4.0 * round_trip + 2.0 * commit);
+    anatomy(server).await;
     for (name, listen) in [("woken", true), ("polling", false)] {
         for waiters in [1, 4] {
             let mut times = run(server, waiters, listen, 60 * choice.rounds).await;
@@ -29,11 +31,46 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
     }
 }
 
+/// Where the time of one hand-off goes: to the answer of release, to the waiter's hint, and to acquire after the hint.
+async fn anatomy(server: &PostgresServer) {
+    let connect = async || PostgresBackend::builder().pool_size(2).connect(&server.url()).await.unwrap();
+    let (holder, waiter) = (connect().await, connect().await);
+    let key = Key::new("anatomy").unwrap();
+    let hint = waiter.wake(&key).await;
+    let (mut answers, mut hints, mut acquires) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let id = LockId::random();
+        let request = AcquireRequest { key: &key, lock_id: &id, ttl: Ttl::DEFAULT, label: None };
+        let start = Instant::now();
+        waiter.acquire(request).await.unwrap();
+        acquires.push(start.elapsed().as_secs_f64() * 1e3);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let start = Instant::now();
+        let since = || start.elapsed().as_secs_f64() * 1e3;
+        let (answered, hinted) = tokio::join!(
+            async {
+                holder.release(&id).await.unwrap();
+                since()
+            },
+            async {
+                hint.woken().await;
+                since()
+            }
+        );
+        answers.push(answered);
+        hints.push(hinted);
+    }
+    let [answer, hint, acquire] = [&mut answers, &mut hints, &mut acquires].map(|times| crate::median(times).0);
+    println!(
+        "release answers after {answer:.2} ms, the waiter's hint comes after {hint:.2} ms, its acquire takes {acquire:.2} ms"
+    );
+}
+
 /// The median time of a question, and what a commit adds to it.
 async fn floor(server: &PostgresServer) -> (f64, f64) {
     let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    client.batch_execute("CREATE TABLE floor (a INT); INSERT INTO floor VALUES (0)").await.unwrap();
+    client.batch_execute("CREATE TABLE IF NOT EXISTS floor (a INT); INSERT INTO floor VALUES (0)").await.unwrap();
     let ask = client.prepare("SELECT 1").await.unwrap();
     let write = client.prepare("UPDATE floor SET a = a + 1").await.unwrap();
     let (mut asked, mut written) = (Vec::new(), Vec::new());

@@ -3,7 +3,8 @@
 //! Machines are shared and noisy, so contenders take turns over several rounds and only ratios inside one round are reported: the median
 //! and the spread. The server is private, writes through to the disk, and runs on the same machine.
 //!
-//! `cargo bench -p syncguard-postgres --bench postgres -- [--seconds N] [--rounds N] [--counters N]`
+//! `cargo bench -p syncguard-postgres --bench postgres -- [--seconds N] [--rounds N] [--counters N]
+//! [--only pairs|notify|hand-off|counters]`
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::cast_precision_loss, clippy::as_conversions)]
 
 mod counters;
@@ -22,6 +23,7 @@ pub(crate) struct Choice {
     pub(crate) seconds: u64,
     pub(crate) rounds: usize,
     pub(crate) counters: u64,
+    only: Option<&'static str>,
 }
 
 impl Choice {
@@ -35,7 +37,14 @@ impl Choice {
             seconds: number("--seconds", 2),
             rounds: usize::try_from(number("--rounds", 5)).unwrap(),
             counters: number("--counters", 0),
+            only: ["pairs", "notify", "hand-off", "counters"]
+                .into_iter()
+                .find(|part| words.windows(2).any(|pair| pair[0] == "--only" && pair[1] == *part)),
         }
+    }
+
+    fn wants(&self, part: &str) -> bool {
+        self.only.is_none_or(|only| only == part)
     }
 
     pub(crate) fn time(&self) -> Duration {
@@ -46,21 +55,31 @@ impl Choice {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let choice = Choice::from_args();
-    let server = PostgresServer::start(PostgresOptions::new().fsync().config("max_wal_size = 2GB"));
     println!("load average at start: {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim());
-    println!("{}\n", server.query("SELECT version()")[0][0].as_deref().unwrap_or_default());
     {
         // What is left when the disk costs nothing: protocol, statements and client.
         let diskless = PostgresServer::start(PostgresOptions::new().config("max_wal_size = 2GB"));
-        println!("without waiting for the disk (fsync = off)");
-        pairs::report(&diskless, choice).await;
+        println!("{}\n", diskless.query("SELECT version()")[0][0].as_deref().unwrap_or_default());
+        println!("WITHOUT WAITING FOR THE DISK (fsync = off)\n");
+        run(&diskless, choice).await;
     }
-    println!("\nwith every commit on the disk (fsync = on)");
-    pairs::report(&server, choice).await;
-    pgbench::report_notify(&server, choice);
-    hand_off::report(&server, choice).await;
-    if choice.counters > 0 {
+    let server = PostgresServer::start(PostgresOptions::new().fsync().config("max_wal_size = 2GB"));
+    println!("\nWITH EVERY COMMIT ON THE DISK (fsync = on)\n");
+    run(&server, choice).await;
+    if choice.wants("counters") && choice.counters > 0 {
         counters::report(&server, choice).await;
+    }
+}
+
+async fn run(server: &PostgresServer, choice: Choice) {
+    if choice.wants("pairs") {
+        pairs::report(server, choice).await;
+    }
+    if choice.wants("notify") {
+        pgbench::report_notify(server, choice);
+    }
+    if choice.wants("hand-off") {
+        hand_off::report(server, choice).await;
     }
 }
 
