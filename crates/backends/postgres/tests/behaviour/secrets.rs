@@ -1,5 +1,6 @@
 //! Does anything that is logged, even by the driver and at its most talkative, show a key, a lock id or a password?
 
+use std::fmt::Write as _;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ async fn no_log_line_and_no_error_shows_a_key_a_lock_id_or_a_password() {
         let other = crate::support::key("canary-other-key");
         let error = backend.acquire(AcquireRequest { key: &other, ..request }).await.unwrap_err();
         let cause = std::error::Error::source(&error).map(ToString::to_string);
-        said.push_str(&format!("{error} {error:?} {error:#?} {cause:?} {backend:?}"));
+        write!(said, "{error} {error:?} {error:#?} {cause:?} {backend:?}").unwrap();
         backend.extend(&id, ttl(30_000)).await.unwrap();
         backend.lookup(Lookup::Key(&key)).await.unwrap().unwrap();
         backend.lookup(Lookup::LockId(&id)).await.unwrap().unwrap();
@@ -56,7 +57,7 @@ async fn no_log_line_and_no_error_shows_a_key_a_lock_id_or_a_password() {
         assert!(backend.release(&id).await.unwrap().is_released());
         tokio::time::timeout(Duration::from_secs(3), hint.woken()).await.unwrap();
         backend.purge_expired().await.unwrap();
-        said.push_str(&format!("{:?}", backend.health().await));
+        write!(said, "{:?}", backend.health().await).unwrap();
     }
 
     let text = heard.0.lock().unwrap().clone() + &said;
