@@ -38,7 +38,7 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, Fault> {
 pub(crate) fn open(path: &Path, queue: &mut Queue) -> Result<Connection, Fault> {
     let db = connect(path)?;
     let opening = |error| Fault::while_opening(path, &error);
-    match look(path, &db)? {
+    match look_at_once(path, &db)? {
         Found::Ours if journal_mode(&db).map_err(opening)? == "wal" => {}
         Found::Ours | Found::Empty => {
             let _turn = queue.enter_within(CALL_LIMIT)?;
@@ -46,6 +46,15 @@ pub(crate) fn open(path: &Path, queue: &mut Queue) -> Result<Connection, Fault> 
         }
     }
     Ok(db)
+}
+
+/// Looks in one snapshot: between two statements another process may make the file ours, and half of each is a stranger's file.
+fn look_at_once(path: &Path, db: &Connection) -> Result<Found, Fault> {
+    db.execute_batch("BEGIN").map_err(|error| Fault::while_opening(path, &error))?;
+    let found = look(path, db);
+    // Nothing was written; a file that cannot be read has no transaction to end either.
+    let _ = db.execute_batch("ROLLBACK");
+    found
 }
 
 enum Found {
