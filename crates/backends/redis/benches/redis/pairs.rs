@@ -12,10 +12,11 @@ use syncguard_testkit::RedisServer;
 use crate::raw::{self, Pair};
 use crate::{Effort, median, server, spread};
 
-const CONTENDERS: [&str; 6] = [
+const CONTENDERS: [&str; 7] = [
     "raw socket, our scripts",
     "syncguard",
     "syncguard, wake off",
+    "syncguard, 1 connection",
     "SET NX + compare-delete",
     "rslock, 1 server",
     "rslock, 3 servers",
@@ -27,7 +28,8 @@ pub(crate) async fn run(effort: Effort) {
     let pair = Pair::ours(first);
     let options = RedisOptions::from_url(&first.url()).unwrap();
     let ours = RedisBackend::open(options.clone()).await.unwrap();
-    let quiet = RedisBackend::open(options.wake(false)).await.unwrap();
+    let quiet = RedisBackend::open(options.clone().wake(false)).await.unwrap();
+    let narrow = RedisBackend::open(options.connections(1)).await.unwrap();
     let bare = redis::Client::open(first.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
     let (one, three) = (LockManager::new(vec![urls[0].clone()]), LockManager::new(urls));
@@ -39,6 +41,7 @@ pub(crate) async fn run(effort: Effort) {
                 raw::pairs(first, &pair, tasks, effort.slice).await,
                 of_backend(&ours, tasks, effort.slice).await,
                 of_backend(&quiet, tasks, effort.slice).await,
+                of_backend(&narrow, tasks, effort.slice).await,
                 of_bare(&bare, tasks, effort.slice).await,
                 of_rslock(&one, tasks, effort.slice).await,
                 of_rslock(&three, tasks, effort.slice).await,
