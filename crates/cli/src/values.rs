@@ -53,7 +53,11 @@ pub(crate) fn lease_like(text: &str) -> Result<Duration, String> {
     ttl(text).map(Ttl::duration)
 }
 
+/// `--label "$RUN_ID"` outside of CI is an empty text: the default says more than an error does.
 pub(crate) fn label(text: &str) -> Result<Label, String> {
+    if text.is_empty() {
+        return Ok(crate::commands::default_label());
+    }
     Label::new(text).map_err(|error| with_hint(&error))
 }
 

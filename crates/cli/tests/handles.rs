@@ -85,6 +85,16 @@ fn status_shows_hashes_in_json_and_the_label_to_people() {
 }
 
 #[test]
+fn an_empty_label_is_the_default_one() {
+    let lab = Lab::new();
+    lab.say(["acquire", "--label", "", "k"]);
+
+    let people = lab.say(["status", "k"]);
+
+    assert!(people.stdout.starts_with("k is locked\n  held by   ") && people.stdout.contains('@'), "{people:?}");
+}
+
+#[test]
 fn a_handle_can_come_from_stdin_or_from_the_environment() {
     let lab = Lab::new();
     for command in ["extend", "release"] {

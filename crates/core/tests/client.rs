@@ -75,7 +75,15 @@ async fn the_last_attempt_is_made_at_the_wall_and_wins_a_lock_freed_before_it() 
     let first = locker.lock("k").acquire().await.unwrap();
     let waiting = tokio::spawn({
         let locker = locker.clone();
-        async move { locker.lock("k").retry_delay(SECOND * 4).timeout(SECOND * 5).acquire().await.map(|guard| guard.leak()) }
+        async move {
+            locker
+                .lock("k")
+                .retry_delay(SECOND * 4)
+                .timeout(SECOND * 5)
+                .acquire()
+                .await
+                .map(syncguard_core::Guard::leak)
+        }
     });
     sleep(Duration::from_millis(4_700)).await;
 
@@ -105,7 +113,9 @@ async fn a_cancelled_waiter_returns_at_once() {
     let token = CancellationToken::new();
     let waiting = tokio::spawn({
         let (locker, token) = (locker.clone(), token.clone());
-        async move { locker.lock("k").retry_delay(SECOND * 4).cancel(token).acquire().await.map(|guard| guard.leak()) }
+        async move {
+            locker.lock("k").retry_delay(SECOND * 4).cancel(token).acquire().await.map(syncguard_core::Guard::leak)
+        }
     });
     sleep(Duration::from_millis(100)).await;
     let cancelled = Instant::now();

@@ -52,8 +52,8 @@ fn a_guard_dropped_after_its_runtime_is_left_to_its_lease_without_a_panic() {
 
     drop(guard);
 
-    let locked = self::runtime().block_on(locker.is_locked("k")).unwrap();
-    assert!(locked, "nothing was left to carry the release out");
+    let still_held = self::runtime().block_on(locker.is_locked("k")).unwrap();
+    assert!(still_held, "nothing was left to carry the release out");
 }
 
 #[test]

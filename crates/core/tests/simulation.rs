@@ -283,7 +283,8 @@ fn a_deadline_counted_from_the_reply_is_caught() {
     let tally = simulate(0..2_000);
     plant(None);
 
-    let wrong = total(&[tally.clone()], Tally::OVERLAPS) + total(&[tally], Tally::LATE);
+    let tallies = [tally];
+    let wrong = total(&tallies, Tally::OVERLAPS) + total(&tallies, Tally::LATE);
     println!("simulation with the deadline from the reply: {wrong} violations in 2000 seeds");
     assert!(wrong > 0);
 }
