@@ -154,7 +154,7 @@ impl<'a, F: FenceToken> Campaign<'a, F> {
     }
 
     /// Registers for hints once. A release between the failed attempt and the registration would go unnoticed, so the
-    /// answer says whether to look again right away.
+    /// answer says whether to look again right away: the first waiter of a process does, for all of them.
     async fn subscribe(&mut self, until: Instant) -> bool {
         if self.subscribed {
             return false;
@@ -163,7 +163,7 @@ impl<'a, F: FenceToken> Campaign<'a, F> {
             Ok(hint) => {
                 self.subscribed = true;
                 self.hint = hint;
-                self.hint.is_live()
+                self.hint.is_first()
             }
             Err(_) => false,
         }

@@ -64,12 +64,12 @@ impl WakeHub {
         let mut topics = self.topics();
         if let Some(known) = topics.get_mut(topic) {
             known.waiters += 1;
-            return self.hint(topic, &known.notify);
+            return self.hint(topic, &known.notify, false);
         }
         let notify = Arc::new(Notify::new());
         topics.insert(Arc::from(topic), Topic { waiters: 1, notify: notify.clone() });
         (self.0.on_interest)(topic, Interest::Began);
-        self.hint(topic, &notify)
+        self.hint(topic, &notify, true)
     }
 
     /// Wakes one waiter of the topic. If all of them are busy trying, the hint waits for the first that returns.
@@ -96,8 +96,10 @@ impl WakeHub {
         self.topics().contains_key(topic)
     }
 
-    fn hint(&self, topic: &str, notify: &Arc<Notify>) -> WakeHint {
-        WakeHint(Some(Subscription { hub: self.clone(), topic: Arc::from(topic), notify: notify.clone() }))
+    fn hint(&self, topic: &str, notify: &Arc<Notify>, is_first: bool) -> WakeHint {
+        let subscription =
+            Subscription { hub: self.clone(), topic: Arc::from(topic), notify: notify.clone(), is_first };
+        WakeHint(Some(subscription))
     }
 
     fn leave(&self, topic: &str) {
@@ -136,6 +138,7 @@ struct Subscription {
     hub: WakeHub,
     topic: Arc<str>,
     notify: Arc<Notify>,
+    is_first: bool,
 }
 
 impl WakeHint {
@@ -147,6 +150,12 @@ impl WakeHint {
     /// Whether this hint can ever resolve.
     pub const fn is_live(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Whether this waiter was the first of its process. It must look once more: a release before it registered was heard by nobody.
+    /// Those after it need not, because a waiter that was there before them hears it.
+    pub fn is_first(&self) -> bool {
+        self.0.as_ref().is_some_and(|subscription| subscription.is_first)
     }
 
     /// Resolves when the key may have become free.
@@ -217,6 +226,7 @@ mod tests {
         let hub = WakeHub::new(move |topic, interest| log.lock().unwrap().push((topic.to_owned(), interest)));
 
         let (first, second) = (hub.subscribe("k"), hub.subscribe("k"));
+        assert!(first.is_first() && !second.is_first() && !WakeHint::never().is_first());
         drop(first);
         assert!(hub.has_waiters("k"));
         drop(second);
