@@ -84,7 +84,8 @@ fn join(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}:{name}") }
 }
 
-fn looks_shortened(name: &str) -> bool {
+/// Whether a name has the form of a shortened one: 24 lower-case hexadecimal digits.
+pub fn looks_shortened(name: &str) -> bool {
     name.len() == 24 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 

@@ -4,7 +4,7 @@
 //! cluster all three must live in one slot, so the prefix becomes one of sixteen hash tags `{prefix:0}` … `{prefix:f}`: the key's hash
 //! chooses it and the lock id carries it, so that a release finds the slot from the id alone.
 
-use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
+use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key, looks_shortened};
 use syncguard_core::{Key, LockError, LockId, Result};
 
 const LIMIT: StorageLimit = StorageLimit::REDIS;
@@ -131,12 +131,13 @@ impl Names {
 /// A key whose lock would be another lock's index or counter could stop that lock from ever being acquired.
 fn refuse_reserved(prefix: &str, key: &Key) -> Result<()> {
     let name = key.as_str();
-    let shortened_counter = prefix.len() > PREFIX_WITH_PLAIN_COUNTERS
-        && name.len() == 24
-        && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let shortened_counter = prefix.len() > PREFIX_WITH_PLAIN_COUNTERS && looks_shortened(name);
     if name.starts_with("fence:") || is_index(name) || shortened_counter {
         return Err(LockError::invalid("redis keeps its indexes and counters under this key")
-            .with_hint("choose a key that does not start with `fence:` or with `id:` and 22 characters")
+            .with_hint(
+                "choose a key that does not start with `fence:` or with `id:` and 22 characters, \
+                 nor, under a prefix this long, is 24 hexadecimal digits",
+            )
             .with_key(key));
     }
     Ok(())
