@@ -5,14 +5,14 @@
 //! `runTransaction` of the high-level clients does: begin, read, commit. `--google` adds Google's own emulator.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
 mod pessimistic;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::time::{Duration, Instant};
 
-use common::{Project, key, request, take, ttl};
 use pessimistic::Pessimistic;
+use support::{Project, key, request, take, ttl};
 use syncguard_core::{LockBackend, LockId, Locker};
 use tokio::task::JoinSet;
 

@@ -10,8 +10,7 @@ use googleapis_tonic_google_firestore_v1::google::firestore::v1 as proto;
 use proto::precondition::ConditionType;
 use proto::value::ValueType;
 use proto::write::Operation;
-use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
-use syncguard_core::{Fence, HashId, Key, LockError, LockId, Result, Timestamp};
+use syncguard_core::{Fence, Key, LockError, LockId, Result, Timestamp};
 
 pub(crate) const LOCK_ID: &str = "lockId";
 pub(crate) const EXPIRES_AT: &str = "expiresAtMs";
@@ -19,28 +18,6 @@ const ACQUIRED_AT: &str = "acquiredAtMs";
 const KEY: &str = "key";
 const FENCE: &str = "fence";
 const KEY_DEBUG: &str = "keyDebug";
-
-/// The document ids of one key.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Ids {
-    pub(crate) lock: String,
-    pub(crate) counter: String,
-}
-
-impl Ids {
-    pub(crate) fn of(key: &Key) -> Result<Self> {
-        let name = lock_key("", key, StorageLimit::FIRESTORE)?;
-        let lock = if is_document_id(&name) { name } else { HashId::of(&name).to_string() };
-        let counter = fence_key("", &lock, StorageLimit::FIRESTORE)?;
-        Ok(Self { lock, counter })
-    }
-}
-
-/// Firestore's rules for ids, but for the length.
-pub(crate) fn is_document_id(name: &str) -> bool {
-    let reserved = name.len() >= 4 && name.starts_with("__") && name.ends_with("__");
-    !(name.is_empty() || name == "." || name == ".." || name.contains('/') || reserved)
-}
 
 /// A lock as it was read, with the version that a conditional write names.
 #[derive(Clone)]
@@ -224,25 +201,6 @@ fn damaged(field: &'static str, place: Place) -> LockError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn ids(key: &str) -> Ids {
-        Ids::of(&Key::new(key).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn ordinary_keys_are_their_own_document_ids() {
-        for key in ["job", "payment:42", "a b", "_x_", "__x", "x__", "...", "é", "id:AAAA", "___"] {
-            assert_eq!(ids(key), Ids { lock: key.to_owned(), counter: format!("fence:{key}") });
-        }
-    }
-
-    #[test]
-    fn keys_that_cannot_be_ids_take_their_hash() {
-        for key in ["a/b", "/a", "a//b", "a/b/c", "/", ".", "..", "__x__", "__id7__", "____"] {
-            let hash = HashId::of(key).to_string();
-            assert_eq!(ids(key), Ids { lock: hash.clone(), counter: format!("fence:{hash}") });
-        }
-    }
 
     #[test]
     fn a_number_that_javascript_stored_as_a_double_is_read() {

@@ -17,19 +17,21 @@
 //!
 //! `docs/backends/firestore.md` has guarantees, costs, limits, rights and indexes.
 
-mod attempt;
 mod auth;
 mod backend;
-mod crowd;
+mod builder;
+mod connect;
 mod document;
 mod error;
 mod health;
-mod listen;
-mod options;
-mod owned;
+mod listener;
+mod names;
+mod operations;
 mod rpc;
 mod skew;
+mod stagger;
+mod url;
 
 pub use backend::FirestoreBackend;
-pub use options::FirestoreBuilder;
+pub use builder::FirestoreBuilder;
 pub use skew::ClockOffset;

@@ -14,15 +14,14 @@ use proto::structured_query as query;
 use syncguard_core::{Clock, LockError, Result};
 use tokio::time::{Instant, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 
 use crate::auth::Auth;
+use crate::builder::FirestoreBuilder;
+use crate::connect::endpoint;
 use crate::error::{Kind, RpcError};
-use crate::options::FirestoreBuilder;
 use crate::skew::{ClockOffset, GRANULARITY_MS, Sent, Skew};
-
-const GOOGLE: &str = "https://firestore.googleapis.com";
 
 /// A connection to one database.
 #[derive(Clone, Debug)]
@@ -219,26 +218,4 @@ pub(crate) struct Answer<const N: usize> {
 
 async fn bounded<T>(deadline: Instant, call: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
     timeout_at(deadline, call).await.unwrap_or_else(|_| Err(RpcError::new(Kind::TimedOut)))
-}
-
-fn endpoint(options: &FirestoreBuilder) -> Result<Endpoint> {
-    let invalid = |_| LockError::invalid("the address of firestore is not a URL");
-    if let Some(address) = &options.emulator {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
-        return Ok(endpoint.connect_timeout(options.request_timeout));
-    }
-    let url = options.endpoint.as_deref().unwrap_or(GOOGLE).to_owned();
-    let mut tls = ClientTlsConfig::new().with_native_roots();
-    if let Some(pem) = &options.root_certificate {
-        tls = tls.ca_certificate(Certificate::from_pem(pem));
-    }
-    let endpoint = Endpoint::from_shared(url)
-        .map_err(invalid)?
-        .tls_config(tls)
-        .map_err(|error| LockError::invalid("the certificates cannot be used").with_source(error))?;
-    // A connection that died in silence (a suspended laptop, a dropped NAT entry) is noticed within half a minute.
-    Ok(endpoint
-        .connect_timeout(options.request_timeout)
-        .http2_keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(10)))
 }

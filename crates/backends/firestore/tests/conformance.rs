@@ -1,12 +1,12 @@
 //! Is this a correct backend, on the emulator inside the process and on Google's own?
 #![allow(clippy::unwrap_used)]
 
-mod common;
+mod support;
 
 use std::collections::HashMap;
 
-use common::Project;
-use common::raw::{as_text, lock_fields, text};
+use support::Project;
+use support::raw::{as_text, lock_fields, text};
 use syncguard_conformance::{Budget, CASES, Harness, Poison, Unsupported, suite};
 use syncguard_core::{Clock, HashId, Key, LockId, SystemClock};
 use syncguard_firestore::FirestoreBackend;

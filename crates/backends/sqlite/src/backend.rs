@@ -1,22 +1,23 @@
 //! How does a SQLite file answer the contract?
 //!
 //! Words become names, names become operations for the writer thread or looks of the reader thread, and their
-//! answers become outcomes. What happens to the tables is in `locks`, how commits are shared in `writer`.
+//! answers become outcomes. What happens to the tables is in `operations`, how commits are shared in `writer`.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend,
     LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
+use crate::builder::SqliteBuilder;
 use crate::health;
-use crate::locks::{self, Acquire, Answer, Liveness, Operation, PURGE_AT_ONCE};
-use crate::options::SqliteBuilder;
-use crate::store::Store;
+use crate::names::{fence_name, lock_name};
+use crate::operations::{Acquire, Answer, Operation, PURGE_AT_ONCE};
+use crate::pool::Pool;
+use crate::row::{self, Liveness};
 
 /// Locks in one SQLite file, shared by all processes of this machine. Cheap to clone.
 ///
@@ -40,14 +41,14 @@ use crate::store::Store;
 /// ```
 #[derive(Clone)]
 pub struct SqliteBackend {
-    store: Arc<Store>,
+    pool: Arc<Pool>,
     clock: Arc<dyn Clock>,
     cleanup_in_is_locked: bool,
 }
 
 impl fmt::Debug for SqliteBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteBackend").field("path", &self.store.path()).finish_non_exhaustive()
+        f.debug_struct("SqliteBackend").field("path", &self.pool.path()).finish_non_exhaustive()
     }
 }
 
@@ -77,24 +78,20 @@ impl SqliteBackend {
 
     /// The file, with its directory's symbolic links resolved.
     pub fn path(&self) -> &Path {
-        self.store.path()
+        self.pool.path()
     }
 
-    pub(crate) fn new(store: Arc<Store>, clock: Arc<dyn Clock>, cleanup_in_is_locked: bool) -> Self {
-        Self { store, clock, cleanup_in_is_locked }
+    pub(crate) fn new(pool: Arc<Pool>, clock: Arc<dyn Clock>, cleanup_in_is_locked: bool) -> Self {
+        Self { pool, clock, cleanup_in_is_locked }
     }
 
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     async fn write(&self, operation: Operation) -> Result<Answer> {
-        self.store.write(operation, &self.clock).await
+        self.pool.write(operation, &self.clock).await
     }
-}
-
-fn name_of(key: &Key) -> Result<String> {
-    lock_key("", key, StorageLimit::POSTGRES)
 }
 
 fn crossed() -> LockError {
@@ -115,8 +112,8 @@ impl LockBackend for SqliteBackend {
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
-        let name = name_of(request.key)?;
-        let fence_name = fence_key("", &name, StorageLimit::POSTGRES)?;
+        let name = lock_name(request.key)?;
+        let fence_name = fence_name(&name)?;
         let operation = Operation::Acquire(Acquire {
             key: request.key.clone(),
             name,
@@ -154,13 +151,13 @@ impl LockBackend for SqliteBackend {
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {
-        let name = name_of(key)?;
+        let name = lock_name(key)?;
         let (clock, path, asked) = (self.clock.clone(), self.path().to_path_buf(), name.clone());
         let look = move |db: &rusqlite::Connection| {
-            let held = locks::lock_of_key(db, &asked).map_err(|error| Store::unread(&path, &error))?;
+            let held = row::lock_of_key(db, &asked).map_err(|error| Pool::unread(&path, &error))?;
             held.map(|held| held.liveness(clock.wall())).transpose()
         };
-        let liveness = self.store.read(look).await.map_err(|error| error.with_key(key))?;
+        let liveness = self.pool.read(look).await.map_err(|error| error.with_key(key))?;
         if self.cleanup_in_is_locked && liveness == Some(Liveness::LongDead) {
             // Tidying is a favour: its failure is not the answer.
             let _ = self.write(Operation::PurgeKey { name }).await;
@@ -170,23 +167,23 @@ impl LockBackend for SqliteBackend {
 
     async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
         let (clock, path) = (self.clock.clone(), self.path().to_path_buf());
-        let unread = move |error| Store::unread(&path, &error);
+        let unread = move |error| Pool::unread(&path, &error);
         match query {
             Lookup::Key(key) => {
-                let name = name_of(key)?;
-                let look = move |db: &rusqlite::Connection| match locks::lock_of_key(db, &name).map_err(unread)? {
+                let name = lock_name(key)?;
+                let look = move |db: &rusqlite::Connection| match row::lock_of_key(db, &name).map_err(unread)? {
                     Some(held) => held.into_live_info(clock.wall()),
                     None => Ok(None),
                 };
-                self.store.read(look).await.map_err(|error| error.with_key(key))
+                self.pool.read(look).await.map_err(|error| error.with_key(key))
             }
             Lookup::LockId(lock_id) => {
                 let asked = lock_id.clone();
-                let look = move |db: &rusqlite::Connection| match locks::lock_of_id(db, &asked).map_err(unread)? {
+                let look = move |db: &rusqlite::Connection| match row::lock_of_id(db, &asked).map_err(unread)? {
                     Some(held) => held.into_live_info(clock.wall()),
                     None => Ok(None),
                 };
-                self.store.read(look).await.map_err(|error| error.with_lock_id(lock_id))
+                self.pool.read(look).await.map_err(|error| error.with_lock_id(lock_id))
             }
         }
     }
@@ -203,8 +200,8 @@ impl LockBackend for SqliteBackend {
     }
 
     async fn wake(&self, key: &Key) -> WakeHint {
-        match name_of(key) {
-            Ok(name) => self.store.subscribe(&name),
+        match lock_name(key) {
+            Ok(name) => self.pool.subscribe(&name),
             Err(_) => WakeHint::never(),
         }
     }

@@ -13,9 +13,9 @@ use syncguard_core::{
 };
 
 use crate::backend::SqliteBackend;
-use crate::place::{self, Medium};
-use crate::schema;
-use crate::store::Store;
+use crate::connect;
+use crate::file::{self, Medium};
+use crate::pool::Pool;
 
 /// The key that the probe locks.
 const PROBE_KEY: &str = "syncguard:doctor:probe";
@@ -40,7 +40,7 @@ pub(crate) async fn report(backend: &SqliteBackend) -> HealthReport {
     let path = backend.path().to_path_buf();
     let looked = {
         let path = path.clone();
-        backend.store().read(move |db| look(db).map_err(|error| Store::unread(&path, &error))).await
+        backend.pool().read(move |db| look(db).map_err(|error| Pool::unread(&path, &error))).await
     };
     match looked {
         Ok(seen) => {
@@ -55,7 +55,7 @@ pub(crate) async fn report(backend: &SqliteBackend) -> HealthReport {
             check_medium(&path, &mut report);
         }
     }
-    check_durability(backend.store(), &mut report);
+    check_durability(backend.pool(), &mut report);
     probe(backend, &mut report).await;
     check_waking(backend, &mut report);
     report.push(HealthStatus::Info, "clock", "this machine's clock decides; there is no other");
@@ -72,7 +72,7 @@ fn look(db: &Connection) -> rusqlite::Result<Seen> {
     };
     Ok(Seen {
         version: db.query_row("PRAGMA user_version", [], |row| row.get(0))?,
-        journal_mode: schema::journal_mode(db)?,
+        journal_mode: connect::journal_mode(db)?,
         bytes,
         integrity,
         locks: number("SELECT count(*) FROM syncguard_locks")?,
@@ -98,7 +98,7 @@ fn check_permissions(path: &Path, report: &mut HealthReport) {
 
 fn check_medium(path: &Path, report: &mut HealthReport) {
     let directory = path.parent().unwrap_or(Path::new("/"));
-    match place::medium(directory) {
+    match file::medium(directory) {
         Medium::Local => report.push(HealthStatus::Pass, "filesystem", "local"),
         Medium::Memory => report
             .push(HealthStatus::Warn, "filesystem", "in memory: fences start over when the machine restarts")
@@ -144,8 +144,8 @@ fn check_contents(seen: &Seen, report: &mut HealthReport) {
     );
 }
 
-fn check_durability(store: &Store, report: &mut HealthReport) {
-    if store.is_durable() {
+fn check_durability(pool: &Pool, report: &mut HealthReport) {
+    if pool.is_durable() {
         report.push(HealthStatus::Pass, "durability", "synchronous=full: a power cut repeats no fence");
     } else {
         report
@@ -181,7 +181,7 @@ async fn take_and_give_back(backend: &SqliteBackend) -> Result<bool> {
 }
 
 fn check_waking(backend: &SqliteBackend, report: &mut HealthReport) {
-    if backend.store().hears_other_processes() {
+    if backend.pool().hears_other_processes() {
         report.push(HealthStatus::Pass, "wake-up", "releases of other processes are heard");
     } else {
         report

@@ -13,17 +13,20 @@
 compile_error!("syncguard-sqlite needs a Unix system: it queues writers with flock and checks files by inode");
 
 mod backend;
-mod board;
-mod call;
+mod builder;
+mod channel;
+mod connect;
 mod error;
+mod file;
 mod health;
-mod locks;
-mod options;
-mod place;
+mod listener;
+mod names;
+mod operations;
+mod pool;
 mod queue;
-mod schema;
-mod store;
+mod row;
+mod url;
 mod writer;
 
 pub use backend::SqliteBackend;
-pub use options::{SqliteBuilder, Synchronous};
+pub use builder::{SqliteBuilder, Synchronous};

@@ -4,7 +4,7 @@
 //! lock (`flock`) taken *before* the transaction queues the writers instead. It is an ordering, not the exclusion: SQLite's
 //! locks stay in force, so a lost or bypassed queue costs time and never safety.
 //!
-//! The same small file carries the wake-up board (see [`crate::board`]); `flock` and its content do not interfere.
+//! The same small file carries the stamps of releases (see [`crate::listener`]); `flock` and its content do not interfere.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use syncguard_core::{Clock, ErrorCode, SystemClock};
 
 use crate::error::Fault;
-use crate::place::{Identity, beside};
+use crate::file::{Identity, beside};
 
 /// The queue of writers of one database, across processes.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Queue {
         Ok(Self { path, file: Arc::new(file) })
     }
 
-    /// The file itself, for the wake-up board.
+    /// The file itself, for the stamps of releases.
     pub(crate) fn file(&self) -> Arc<File> {
         self.file.clone()
     }

@@ -11,11 +11,11 @@ use std::sync::mpsc::Receiver;
 use rusqlite::Connection;
 use syncguard_core::{Clock, LockError, Result, WakeHub};
 
-use crate::board::Board;
-use crate::call::Ticket;
+use crate::channel::Ticket;
 use crate::error::Fault;
-use crate::locks::{Answer, Failure, Operation};
-use crate::place::Family;
+use crate::file::Files;
+use crate::listener::Listener;
+use crate::operations::{Answer, Failure, Operation};
 use crate::queue::Queue;
 
 // Bounds how long one turn lasts: about ten milliseconds of statements.
@@ -34,10 +34,10 @@ pub(crate) struct Request {
 pub(crate) struct Writer {
     pub(crate) db: Connection,
     pub(crate) queue: Queue,
-    pub(crate) family: Family,
+    pub(crate) files: Files,
     pub(crate) inbox: Receiver<Request>,
     pub(crate) hub: WakeHub,
-    pub(crate) board: Arc<Board>,
+    pub(crate) listener: Arc<Listener>,
     /// Set when one user of the file asked for durable commits; it never goes back.
     pub(crate) durable: Arc<AtomicBool>,
     /// What the connection's `synchronous` is now.
@@ -98,7 +98,7 @@ impl Writer {
     }
 
     fn answer_contended(&self, batch: Vec<Request>) -> Vec<Request> {
-        if self.family.verify().is_err() {
+        if self.files.verify().is_err() {
             return batch;
         }
         let mut rest = Vec::with_capacity(batch.len());
@@ -124,7 +124,7 @@ impl Writer {
     fn transact(&mut self, batch: &[Request]) -> Result<Vec<Draft>, Unfinished> {
         self.begin(batch).map_err(Unfinished::Transaction)?;
         // After the waits, so that nothing is answered from a file that was taken away meanwhile.
-        let drafts = self.family.verify().map_err(Unfinished::Transaction).and_then(|()| {
+        let drafts = self.files.verify().map_err(Unfinished::Transaction).and_then(|()| {
             let drafts = self.draft(batch)?;
             self.commit().map_err(Unfinished::Transaction)?;
             Ok(drafts)
@@ -139,7 +139,7 @@ impl Writer {
     fn begin(&mut self, batch: &[Request]) -> Result<(), Fault> {
         let sync = self.durable.load(Ordering::Relaxed)
             && batch.iter().any(|request| request.operation.must_survive_a_power_cut());
-        let in_use = |error| Fault::while_in_use(self.family.path(), &error);
+        let in_use = |error| Fault::while_in_use(self.files.path(), &error);
         if self.syncing != Some(sync) {
             let pragma = if sync { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
             self.db.execute_batch(pragma).map_err(in_use)?;
@@ -160,7 +160,7 @@ impl Writer {
                 Ok(answer) => drafts.push(Some(Ok(answer))),
                 Err(Failure::Own(error)) => drafts.push(Some(Err(error))),
                 Err(Failure::Storage(error)) => {
-                    return Err(Unfinished::Operation(Fault::while_in_use(self.family.path(), &error)));
+                    return Err(Unfinished::Operation(Fault::while_in_use(self.files.path(), &error)));
                 }
             }
         }
@@ -170,15 +170,15 @@ impl Writer {
     fn commit(&self) -> Result<(), Fault> {
         // A failure does not say what the disk has.
         let committed = self.db.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([]));
-        committed.map_err(|error| Fault::while_in_use(self.family.path(), &error).ambiguous())?;
-        self.family.verify().map_err(Fault::ambiguous)
+        committed.map_err(|error| Fault::while_in_use(self.files.path(), &error).ambiguous())?;
+        self.files.verify().map_err(Fault::ambiguous)
     }
 
     fn wake_waiters(&self, drafts: &[Draft]) {
         for draft in drafts {
             if let Some(Ok(Answer::Released(_, Some(freed)))) = draft {
                 self.hub.wake(freed);
-                self.board.post(&self.queue.file(), freed);
+                self.listener.publish(&self.queue.file(), freed);
             }
         }
     }

@@ -75,7 +75,9 @@ impl Harness for SqliteHarness {
 
     // What it would prove is in crash.rs, with processes that are really killed.
     async fn restart(&self) -> Result<(), Unsupported> {
-        Err(Unsupported::because("the storage is a library in this process; tests/crash.rs kills such processes"))
+        Err(Unsupported::because(
+            "the storage is a library in this process; tests/behaviour/crash.rs kills such processes",
+        ))
     }
 
     fn budget(&self) -> Budget {

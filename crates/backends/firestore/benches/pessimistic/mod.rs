@@ -8,8 +8,8 @@ use proto::write::Operation;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-use crate::common::Project;
-use crate::common::raw::lock_fields;
+use crate::support::Project;
+use crate::support::raw::lock_fields;
 
 pub(crate) struct Pessimistic {
     client: FirestoreClient<Channel>,

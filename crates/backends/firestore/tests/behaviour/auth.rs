@@ -13,7 +13,7 @@ use syncguard_firestore::{FirestoreBackend, FirestoreBuilder};
 use syncguard_testkit::tls::Certificates;
 use tempfile::TempDir;
 
-use super::common::{Project, key, request, tls};
+use super::support::{Project, key, request, tls};
 
 struct Tls {
     project: Project,

@@ -1,6 +1,6 @@
 //! How many calls does an operation cost?
 
-use super::common::{Project, key, request, take, ttl};
+use super::support::{Project, key, request, take, ttl};
 use syncguard_core::{AcquireOutcome, ExtendOutcome, LockBackend, LockId, Lookup, ReleaseOutcome};
 
 fn calls(list: &[(&str, u32)]) -> Vec<(String, u32)> {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::common::raw::lock_fields;
-use super::common::{Fault, Project, WrongClock, key, request, take};
+use super::support::raw::lock_fields;
+use super::support::{Fault, Project, WrongClock, key, request, take};
 use syncguard_core::{
     AcquireOutcome, Clock, ErrorCode, HealthStatus, LockBackend, LockId, ReleaseOutcome, SystemClock,
 };

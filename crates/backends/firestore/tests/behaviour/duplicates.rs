@@ -1,7 +1,7 @@
 //! What if several documents carry one lock id?
 
-use super::common::raw::lock_fields;
-use super::common::{Project, key, take, ttl};
+use super::support::raw::lock_fields;
+use super::support::{Project, key, take, ttl};
 use syncguard_core::{
     AbsentReason, Clock, ErrorCode, ExtendOutcome, LockBackend, LockId, Lookup, ReleaseOutcome, SystemClock,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::common::{Fault, Project, key, request, take, ttl};
+use super::support::{Fault, Project, key, request, take, ttl};
 use syncguard_core::{AcquireOutcome, ErrorCode, LockBackend, LockError, LockId, Lookup, ReleaseOutcome};
 use syncguard_firestore::FirestoreBackend;
 use tonic::Code;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::common::{Project, key, request, take};
 use super::races::dense_fences;
+use super::support::{Project, key, request, take};
 use syncguard_core::{AcquireOutcome, HealthStatus, LockBackend, LockId};
 use tokio::task::JoinSet;
 use tokio::time::timeout;

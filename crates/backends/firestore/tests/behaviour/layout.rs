@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::common::raw::{as_number, as_text, lock_fields, number, text};
-use super::common::{Project, key, request, take, ttl};
+use super::support::raw::{as_number, as_text, lock_fields, number, text};
+use super::support::{Project, key, request, take, ttl};
 use syncguard_core::{
     AcquireOutcome, Clock, ErrorCode, Fence, HashId, LockBackend, LockId, Lookup, ReleaseOutcome, SystemClock,
 };

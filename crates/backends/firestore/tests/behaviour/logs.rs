@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use super::common::raw::{lock_fields, text};
-use super::common::{Fault, Project, WrongClock, key, take};
+use super::support::raw::{lock_fields, text};
+use super::support::{Fault, Project, WrongClock, key, take};
 use syncguard_core::{Clock, HashId, LockBackend, SystemClock};
 use tonic::Code;
 use tracing_subscriber::EnvFilter;

@@ -1,8 +1,8 @@
 //! What does this backend promise beyond the contract?
 #![allow(clippy::unwrap_used)]
 
-#[path = "../common/mod.rs"]
-mod common;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod auth;
 mod calls;

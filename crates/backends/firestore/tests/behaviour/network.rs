@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::common::{Fault as ServerFault, Project, key, request, take};
+use super::support::{Fault as ServerFault, Project, key, request, take};
 use syncguard_core::{AcquireOutcome, ErrorCode, LockBackend, LockError, LockId};
 use syncguard_firestore::FirestoreBackend;
 use syncguard_testkit::{Fault, FaultProxy};

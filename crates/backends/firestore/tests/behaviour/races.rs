@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::common::{Project, key, request, take, ttl};
+use super::support::{Project, key, request, take, ttl};
 use syncguard_core::{AcquireOutcome, Clock, LockBackend, LockId, Locker, ReleaseOutcome, SystemClock};
 use tokio::task::JoinSet;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_twenty_racing_acquirers_one_wins_in_well_under_a_second() {
+async fn of_twenty_racing_acquirers_exactly_one_wins() {
     let project = Project::start().await;
     let mut backends = Vec::new();
     for _ in 0..20 {
@@ -17,7 +17,6 @@ async fn of_twenty_racing_acquirers_one_wins_in_well_under_a_second() {
         backend.is_locked(&key("other")).await.unwrap();
         backends.push(backend);
     }
-    let started = SystemClock.boot();
 
     let mut racers = JoinSet::new();
     for backend in backends {
@@ -25,11 +24,8 @@ async fn of_twenty_racing_acquirers_one_wins_in_well_under_a_second() {
     }
     let outcomes: Vec<_> = racers.join_all().await.into_iter().map(Result::unwrap).collect();
 
-    let took = SystemClock.boot().since(started);
     let won = outcomes.iter().filter(|outcome| matches!(outcome, AcquireOutcome::Acquired(_))).count();
     assert_eq!((won, outcomes.len()), (1, 20));
-    println!("20 racing acquirers: {took:?}");
-    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +88,7 @@ async fn a_release_goes_ahead_while_another_one_is_stuck() {
     let backend = Arc::new(project.backend().await);
     let (stuck, _) = take(&*backend, "stuck").await;
     let (free, _) = take(&*backend, "free").await;
-    project.faults.next("Commit", super::common::Fault::Delay(Duration::from_secs(2)));
+    project.faults.next("Commit", super::support::Fault::Delay(Duration::from_secs(2)));
     let slow = tokio::spawn({
         let backend = backend.clone();
         async move { backend.release(&stuck).await }

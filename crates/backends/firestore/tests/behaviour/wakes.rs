@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::common::{Fault, Project, key, take};
+use super::support::{Fault, Project, key, take};
 use syncguard_core::{LockBackend, Locker};
 use tokio::time::timeout;
 use tonic::Code;

@@ -12,24 +12,24 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use rusqlite::Connection;
 use syncguard_core::{Clock, LockError, Result, WakeHint, WakeHub};
 
-use crate::board::Board;
-use crate::call::call;
+use crate::channel::call;
+use crate::connect;
 use crate::error::Fault;
-use crate::locks::{Answer, Operation};
-use crate::place::{self, Family};
+use crate::file::{self, Files};
+use crate::listener::Listener;
+use crate::operations::{Answer, Operation};
 use crate::queue::Queue;
-use crate::schema;
 use crate::writer::{Request, Writer};
 
 type Look = Box<dyn FnOnce(&Result<Connection, Fault>) + Send>;
 
 /// One open file.
 #[derive(Debug)]
-pub(crate) struct Store {
-    family: Family,
+pub(crate) struct Pool {
+    files: Files,
     queue_file: PathBuf,
     hub: WakeHub,
-    board: Arc<Board>,
+    listener: Arc<Listener>,
     durable: Arc<AtomicBool>,
     writer: Sender<Request>,
     // Started by the first look: a command that only runs under a lock never needs it.
@@ -37,40 +37,40 @@ pub(crate) struct Store {
 }
 
 /// Opens the file, or joins who has it open in this process.
-pub(crate) fn open(path: &Path, durable: bool) -> Result<Arc<Store>, Fault> {
-    static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Store>>>> = Mutex::new(None);
+pub(crate) fn open(path: &Path, durable: bool) -> Result<Arc<Pool>, Fault> {
+    static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Pool>>>> = Mutex::new(None);
 
-    let path = place::resolve(path)?;
+    let path = file::resolve(path)?;
     // A panic inside leaves a map that is still right: the only change to it is one insertion.
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let open = open.get_or_insert_default();
-    open.retain(|_, store| store.strong_count() > 0);
-    if let Some(store) = open.get(&path).and_then(Weak::upgrade)
-        && store.family.verify().is_ok()
+    open.retain(|_, pool| pool.strong_count() > 0);
+    if let Some(pool) = open.get(&path).and_then(Weak::upgrade)
+        && pool.files.verify().is_ok()
     {
-        store.durable.fetch_or(durable, Ordering::Relaxed);
-        return Ok(store);
+        pool.durable.fetch_or(durable, Ordering::Relaxed);
+        return Ok(pool);
     }
-    let store = Arc::new(Store::start(&path, durable)?);
-    open.insert(path, Arc::downgrade(&store));
-    Ok(store)
+    let pool = Arc::new(Pool::start(&path, durable)?);
+    open.insert(path, Arc::downgrade(&pool));
+    Ok(pool)
 }
 
-impl Store {
+impl Pool {
     fn start(path: &Path, durable: bool) -> Result<Self, Fault> {
-        let before = place::prepare(path)?;
+        let before = file::prepare(path)?;
         let mut queue = Queue::open(path)?;
-        let db = schema::open(path, &mut queue)?;
-        let family = Family::seen_at(path);
-        if place::Identity::at(path) != Some(before) {
+        let db = connect::open(path, &mut queue)?;
+        let files = Files::seen_at(path);
+        if file::Identity::at(path) != Some(before) {
             return Err(crate::error::replaced(path));
         }
         let (writer, inbox) = mpsc::channel();
-        let store = Self {
-            family: family.clone(),
+        let pool = Self {
+            files: files.clone(),
             queue_file: queue.path().to_path_buf(),
             hub: WakeHub::default(),
-            board: Arc::new(Board::new()),
+            listener: Arc::new(Listener::new()),
             durable: Arc::new(AtomicBool::new(durable)),
             writer,
             reader: OnceLock::new(),
@@ -78,19 +78,19 @@ impl Store {
         let thread = Writer {
             db,
             queue,
-            family,
+            files,
             inbox,
-            hub: store.hub.clone(),
-            board: store.board.clone(),
-            durable: store.durable.clone(),
+            hub: pool.hub.clone(),
+            listener: pool.listener.clone(),
+            durable: pool.durable.clone(),
             syncing: None,
         };
         start_thread("syncguard-write", move || thread.run())?;
-        Ok(store)
+        Ok(pool)
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.family.path()
+        self.files.path()
     }
 
     pub(crate) fn is_durable(&self) -> bool {
@@ -112,10 +112,10 @@ impl Store {
         L: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
         let (ticket, pending) = call(false);
-        let family = self.family.clone();
+        let files = self.files.clone();
         let job: Look = Box::new(move |db| {
             if ticket.take() {
-                ticket.answer(match (db, family.verify()) {
+                ticket.answer(match (db, files.verify()) {
                     (Ok(db), Ok(())) => look(db),
                     (Err(fault), _) => Err(fault.error()),
                     (_, Err(fault)) => Err(fault.error()),
@@ -128,13 +128,13 @@ impl Store {
 
     /// Registers a waiter of this process.
     pub(crate) fn subscribe(&self, name: &str) -> WakeHint {
-        self.board.subscribe(&self.queue_file, &self.hub, name)
+        self.listener.subscribe(&self.queue_file, &self.hub, name)
     }
 
     /// Whether a waiter here would hear of a release in another process.
     pub(crate) fn hears_other_processes(&self) -> bool {
         let _waiter = self.subscribe("");
-        self.board.is_listening()
+        self.listener.is_listening()
     }
 
     fn reader(&self) -> Result<&Sender<Look>> {
@@ -142,13 +142,13 @@ impl Store {
             return Ok(reader);
         }
         let (reader, inbox) = mpsc::channel::<Look>();
-        let path = self.family.path().to_path_buf();
+        let path = self.files.path().to_path_buf();
         // Two first looks at once start two threads; the one whose sender is not kept ends at once.
         start_thread("syncguard-read", move || {
-            let mut db = schema::connect(&path);
+            let mut db = connect::connect(&path);
             for look in inbox {
                 if db.is_err() {
-                    db = schema::connect(&path);
+                    db = connect::connect(&path);
                 }
                 look(&db);
             }
@@ -163,9 +163,9 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for Pool {
     fn drop(&mut self) {
-        self.board.close();
+        self.listener.close();
     }
 }
 

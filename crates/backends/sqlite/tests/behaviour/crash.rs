@@ -1,16 +1,13 @@
 //! Do fences survive the death of who wrote them?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use support::children::{Worker, hear, role, say};
-use support::mount::{Mount, ext4_image, skip};
-use support::{Scene, acquire, holder, key};
+use super::support::children::{Worker, hear, role, say};
+use super::support::mount::{Mount, ext4_image, skip};
+use super::support::{Scene, acquire, holder, key};
 use syncguard_core::{LockBackend, LockId, Lookup};
 use syncguard_sqlite::{SqliteBackend, Synchronous};
 
@@ -45,7 +42,7 @@ fn no_fence_repeats_when_writers_are_killed_fifty_times_in_the_middle() {
         return write_for_ever(&path, Synchronous::Full);
     }
     let scene = Scene::new();
-    let name = "no_fence_repeats_when_writers_are_killed_fifty_times_in_the_middle";
+    let name = "crash::no_fence_repeats_when_writers_are_killed_fifty_times_in_the_middle";
     let backend = scene.open();
     let runtime = runtime();
     let mut seen = HashSet::new();
@@ -114,7 +111,7 @@ fn cut_the_power(test: &str, how: &str, after: Duration) -> Option<(u64, u64)> {
 
 #[test]
 fn a_power_cut_repeats_no_fence_and_without_syncing_it_would() {
-    let name = "a_power_cut_repeats_no_fence_and_without_syncing_it_would";
+    let name = "crash::a_power_cut_repeats_no_fence_and_without_syncing_it_would";
     if let Some((how, path)) = role() {
         let synchronous = if how == "full" { Synchronous::Full } else { Synchronous::Normal };
         return write_for_ever(&path, synchronous);
@@ -151,7 +148,7 @@ fn a_holder_that_was_killed_is_followed_after_its_lease_and_not_before() {
         return;
     }
     let scene = Scene::new();
-    let name = "a_holder_that_was_killed_is_followed_after_its_lease_and_not_before";
+    let name = "crash::a_holder_that_was_killed_is_followed_after_its_lease_and_not_before";
     let mut first = Worker::start(name, "hold", &scene.path());
     let expires_at: i64 = first.next().unwrap().parse().unwrap();
     first.kill();
@@ -160,7 +157,7 @@ fn a_holder_that_was_killed_is_followed_after_its_lease_and_not_before() {
     let taken_at = runtime().block_on(async {
         loop {
             if let Some(held) = holder(acquire(&backend, &key("k"), &LockId::random()).await) {
-                break held.lease.expires_at.as_millis() - support::ttl().as_millis();
+                break held.lease.expires_at.as_millis() - super::support::ttl().as_millis();
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::Code;
 
-use crate::crowd::Crowd;
 use crate::error::{Kind, RpcError};
 use crate::rpc::Rpc;
+use crate::stagger::Stagger;
 
 /// How long a waiter waits for the stream to watch its document before it goes on without.
 const READY_WITHIN: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ pub(crate) struct Listener {
 struct Shared {
     rpc: Rpc,
     hub: WakeHub,
-    crowd: Arc<Crowd>,
+    stagger: Arc<Stagger>,
     /// Rings when the set of waited-for documents changed.
     nudge: Arc<Notify>,
     state: watch::Sender<State>,
@@ -57,11 +57,11 @@ struct State {
 }
 
 impl Listener {
-    pub(crate) fn new(rpc: Rpc, crowd: Arc<Crowd>) -> Self {
+    pub(crate) fn new(rpc: Rpc, stagger: Arc<Stagger>) -> Self {
         let nudge = Arc::new(Notify::new());
         let ring = nudge.clone();
         let hub = WakeHub::new(move |_, _| ring.notify_one());
-        let shared = Shared { rpc, hub, crowd, nudge, state: watch::Sender::default() };
+        let shared = Shared { rpc, hub, stagger, nudge, state: watch::Sender::default() };
         Self { shared: Arc::new(shared), task: Mutex::default() }
     }
 
@@ -231,7 +231,7 @@ impl<'a> Stream<'a> {
     }
 
     fn went_away(&mut self, document: String) {
-        let hold_back = self.shared.crowd.hold_back(self.shared.rpc.round_trip());
+        let hold_back = self.shared.stagger.hold_back(self.shared.rpc.round_trip());
         if hold_back.is_zero() {
             self.shared.hub.wake(&document);
         } else {

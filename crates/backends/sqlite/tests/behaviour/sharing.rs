@@ -1,12 +1,9 @@
 //! Do tasks and backends of one process share a file well?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use support::{Scene, acquire, holder, key, ttl};
+use super::support::{Scene, acquire, holder, key, ttl};
 use syncguard_core::{AcquireOutcome, LockBackend, LockId, Lookup};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

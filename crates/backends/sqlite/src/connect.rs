@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::call::CALL_LIMIT;
+use crate::channel::CALL_LIMIT;
 use crate::error::Fault;
 use crate::queue::Queue;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use syncguard_core::{ErrorCode, LockError, Result};
 use tokio::time::{Instant, sleep_until};
 
-use crate::crowd::random_fraction;
 use crate::error::{Kind, RpcError};
+use crate::stagger::random_fraction;
 
 /// Conflicts in a row before the caller hears of it. Each lost one means that somebody else went ahead.
 const MAX_LOST: u32 = 8;
@@ -21,13 +21,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// One operation: its deadline and what has happened to its writes so far.
-pub(crate) struct Attempt {
+pub(crate) struct WriteRetry {
     pub(crate) deadline: Instant,
     lost: u32,
     doubtful: u32,
 }
 
-impl Attempt {
+impl WriteRetry {
     pub(crate) fn begin(bound: Duration) -> Self {
         Self { deadline: Instant::now() + bound, lost: 0, doubtful: 0 }
     }

@@ -15,9 +15,9 @@ const ROUND_TRIPS: u32 = 2;
 
 /// The present window.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd(AtomicU64);
+pub(crate) struct Stagger(AtomicU64);
 
-impl Crowd {
+impl Stagger {
     pub(crate) fn lost(&self) {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |window| {
             Some(window.saturating_mul(2).clamp(FIRST_MICROS, LONGEST_MICROS))
@@ -56,20 +56,20 @@ mod tests {
     #[test]
     fn losing_widens_the_window_to_a_bound_and_winning_closes_it() {
         const FAR: Duration = Duration::from_secs(1);
-        let crowd = Crowd::default();
-        assert!(crowd.hold_back(FAR).is_zero());
-        crowd.won();
-        assert!(crowd.hold_back(FAR).is_zero());
+        let stagger = Stagger::default();
+        assert!(stagger.hold_back(FAR).is_zero());
+        stagger.won();
+        assert!(stagger.hold_back(FAR).is_zero());
         for _ in 0..20 {
-            crowd.lost();
+            stagger.lost();
         }
-        let held: Vec<_> = (0..200).map(|_| crowd.hold_back(FAR)).collect();
+        let held: Vec<_> = (0..200).map(|_| stagger.hold_back(FAR)).collect();
         assert!(held.iter().all(|time| *time <= Duration::from_micros(LONGEST_MICROS)));
         assert!(held.iter().any(|time| *time > Duration::from_micros(LONGEST_MICROS / 2)));
-        assert!((0..200).all(|_| crowd.hold_back(Duration::from_millis(3)) <= Duration::from_millis(6)));
+        assert!((0..200).all(|_| stagger.hold_back(Duration::from_millis(3)) <= Duration::from_millis(6)));
         for _ in 0..20 {
-            crowd.won();
+            stagger.won();
         }
-        assert!(crowd.hold_back(FAR).is_zero());
+        assert!(stagger.hold_back(FAR).is_zero());
     }
 }

@@ -1,13 +1,10 @@
 //! Whose time is it?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use support::{Scene, acquire, holder, key};
+use super::support::{Scene, acquire, holder, key};
 use syncguard_core::{
     AcquireRequest, BootTime, Clock, ExtendOutcome, Label, LockBackend, LockId, Lookup, SystemClock, Timestamp, Ttl,
 };
@@ -48,7 +45,7 @@ async fn a_clock_that_jumps_forward_ends_leases_and_fences_still_rise() {
     let second = holder(acquire(&backend, &key("k"), &LockId::random()).await).unwrap();
 
     assert!(second.lease.fence > first.lease.fence);
-    assert!(matches!(backend.extend(&first.lock_id, support::ttl()).await.unwrap(), ExtendOutcome::Absent(_)));
+    assert!(matches!(backend.extend(&first.lock_id, super::support::ttl()).await.unwrap(), ExtendOutcome::Absent(_)));
     assert!(!backend.release(&first.lock_id).await.unwrap().is_released());
     assert!(backend.is_locked(&key("k")).await.unwrap(), "the second holder is unharmed");
 }
@@ -108,7 +105,7 @@ async fn a_label_is_kept_and_shown() {
     let backend = scene.open();
     let (key, id, label) = (key("k"), LockId::random(), Label::new("ci@runner-7").unwrap());
     backend
-        .acquire(AcquireRequest { key: &key, lock_id: &id, ttl: support::ttl(), label: Some(&label) })
+        .acquire(AcquireRequest { key: &key, lock_id: &id, ttl: super::support::ttl(), label: Some(&label) })
         .await
         .unwrap();
 

@@ -1,7 +1,7 @@
 //! How do waiters in other processes learn that a lock was freed?
 //!
-//! By a board of 512 stamps in the queue file. Who frees a lock writes a new stamp into the slot of its name; who waits
-//! has an `inotify` watch on the file, reads the board when it changes and wakes the waiters of changed slots. There is nothing
+//! By 512 stamps in the queue file. Who frees a lock writes a new stamp into the slot of its name; who waits
+//! has an `inotify` watch on the file, reads the stamps when it changes and wakes the waiters of changed slots. There is nothing
 //! to register and nothing that a killed process leaves behind. With nobody waiting, a release costs one
 //! 8-byte write into the page cache.
 //!
@@ -16,26 +16,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncguard_core::{Clock, SystemClock, WakeHint, WakeHub};
 
-use listener::Listener;
+use watch::Watch;
 
 const SLOTS: usize = 512;
 const BYTES: usize = SLOTS * size_of::<u64>();
 
-/// The stamps that this process knows of, and its one listener.
+/// The stamps that this process knows of, and its one watch.
 #[derive(Debug)]
-pub(crate) struct Board {
-    // Written by the listener and, for its own releases, by the writer: they woke their waiters already.
+pub(crate) struct Listener {
+    // Written by the watch and, for its own releases, by the writer: they woke their waiters already.
     known: Box<[AtomicU64]>,
-    listener: Mutex<Option<Listener>>,
+    watch: Mutex<Option<Watch>>,
 }
 
-impl Board {
+impl Listener {
     pub(crate) fn new() -> Self {
-        Self { known: std::iter::repeat_with(AtomicU64::default).take(SLOTS).collect(), listener: Mutex::default() }
+        Self { known: std::iter::repeat_with(AtomicU64::default).take(SLOTS).collect(), watch: Mutex::default() }
     }
 
     /// Tells other processes that this name was freed.
-    pub(crate) fn post(&self, file: &File, name: &str) {
+    pub(crate) fn publish(&self, file: &File, name: &str) {
         let slot = slot_of(name);
         let stamp = u64::try_from(SystemClock.boot().since_start().as_nanos()).unwrap_or(u64::MAX);
         self.known[slot].store(stamp, Ordering::Release);
@@ -45,31 +45,31 @@ impl Board {
 
     /// Counts a waiter in. From the return on, releases of other processes are noticed.
     pub(crate) fn subscribe(self: &Arc<Self>, queue_file: &Path, hub: &WakeHub, name: &str) -> WakeHint {
-        let mut listener = self.listener();
+        let mut watch = self.watch();
         let hint = hub.subscribe(name);
-        if listener.is_none() {
-            *listener = Listener::start(self, queue_file, hub);
+        if watch.is_none() {
+            *watch = Watch::start(self, queue_file, hub);
         }
         hint
     }
 
     pub(crate) fn is_listening(&self) -> bool {
-        self.listener().is_some()
+        self.watch().is_some()
     }
 
     /// Stops listening.
     pub(crate) fn close(&self) {
-        if let Some(listener) = self.listener().take() {
-            listener.stop();
+        if let Some(watch) = self.watch().take() {
+            watch.stop();
         }
     }
 
-    /// Takes in the board's present state and says which slots changed.
+    /// Takes in the present stamps and says which slots changed.
     #[cfg_attr(not(any(target_os = "linux", target_os = "android")), allow(dead_code))]
     fn catch_up(&self, file: &File) -> Vec<usize> {
         let mut bytes = [0; BYTES];
         let mut read = 0;
-        // A board that nobody wrote to yet is shorter.
+        // A file that nobody wrote to yet is shorter.
         while let Ok(more @ 1..) = file.read_at(&mut bytes[read..], u64::try_from(read).unwrap_or(0)) {
             read += more;
         }
@@ -81,8 +81,8 @@ impl Board {
         stamps.iter().enumerate().filter_map(changed).collect()
     }
 
-    fn listener(&self) -> MutexGuard<'_, Option<Listener>> {
-        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watch(&self) -> MutexGuard<'_, Option<Watch>> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,33 +100,33 @@ fn offset_of(slot: usize) -> u64 {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-mod listener {
+mod watch {
     use std::mem::MaybeUninit;
     use std::os::fd::OwnedFd;
 
     use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
     use rustix::io::Errno;
 
-    use super::{Arc, Board, File, Path, WakeHub, slot_of};
-    use crate::place::Identity;
+    use super::{Arc, File, Listener, Path, WakeHub, slot_of};
+    use crate::file::Identity;
 
-    /// The thread that watches the board, as seen by others.
+    /// The thread that watches the stamps, as seen by others.
     #[derive(Debug)]
-    pub(super) struct Listener {
+    pub(super) struct Watch {
         inotify: Arc<OwnedFd>,
         watch: i32,
     }
 
-    impl Listener {
+    impl Watch {
         /// None where the kernel has no more watches to give: waiters then rely on their schedule.
-        pub(super) fn start(board: &Arc<Board>, path: &Path, hub: &WakeHub) -> Option<Self> {
+        pub(super) fn start(listener: &Arc<Listener>, path: &Path, hub: &WakeHub) -> Option<Self> {
             let file = File::open(path).ok()?;
             let inotify = Arc::new(inotify::init(CreateFlags::CLOEXEC).ok()?);
             let events = WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
             let watch = inotify::add_watch(&*inotify, path, events).ok()?;
-            board.catch_up(&file);
+            listener.catch_up(&file);
             let thread = Thread {
-                board: board.clone(),
+                listener: listener.clone(),
                 hub: hub.clone(),
                 inotify: inotify.clone(),
                 path: path.into(),
@@ -144,7 +144,7 @@ mod listener {
     }
 
     struct Thread {
-        board: Arc<Board>,
+        listener: Arc<Listener>,
         hub: WakeHub,
         inotify: Arc<OwnedFd>,
         path: Box<Path>,
@@ -176,7 +176,7 @@ mod listener {
         }
 
         fn wake_waiters(&self) {
-            let changed = self.board.catch_up(&self.file);
+            let changed = self.listener.catch_up(&self.file);
             for topic in self.hub.waited_for() {
                 if changed.contains(&slot_of(&topic)) {
                     self.hub.wake(&topic);
@@ -186,18 +186,18 @@ mod listener {
 
         /// Ends when nobody waits: a process that waited once must not wake up at every release for ever.
         fn retire(&self) -> bool {
-            let mut listener = self.board.listener();
+            let mut watch = self.listener.watch();
             let idle = self.hub.waited_for().is_empty();
             if idle {
-                *listener = None;
+                *watch = None;
             }
             idle
         }
 
         fn forget_myself(&self) {
-            let mut listener = self.board.listener();
-            if listener.as_ref().is_some_and(|listener| Arc::ptr_eq(&listener.inotify, &self.inotify)) {
-                *listener = None;
+            let mut watch = self.listener.watch();
+            if watch.as_ref().is_some_and(|watch| Arc::ptr_eq(&watch.inotify, &self.inotify)) {
+                *watch = None;
             }
         }
 
@@ -216,15 +216,15 @@ mod listener {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-mod listener {
-    use super::{Arc, Board, Path, WakeHub};
+mod watch {
+    use super::{Arc, Listener, Path, WakeHub};
 
     /// Waiters of other processes rely on their schedule here.
     #[derive(Debug)]
-    pub(super) struct Listener;
+    pub(super) struct Watch;
 
-    impl Listener {
-        pub(super) fn start(_board: &Arc<Board>, _path: &Path, _hub: &WakeHub) -> Option<Self> {
+    impl Watch {
+        pub(super) fn start(_listener: &Arc<Listener>, _path: &Path, _hub: &WakeHub) -> Option<Self> {
             None
         }
 

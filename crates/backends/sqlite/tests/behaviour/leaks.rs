@@ -1,15 +1,12 @@
 //! Is anything left when the work is over?
 //!
-//! One test, so that nothing else in this process opens files or starts threads.
-#![allow(clippy::unwrap_used)]
-#![cfg(target_os = "linux")]
-
-mod support;
+//! Counted in a process of its own, where nothing else opens files or starts threads.
 
 use std::fs;
 use std::time::Duration;
 
-use support::{Scene, acquire, holder, key};
+use super::support::children::{Worker, role};
+use super::support::{Scene, acquire, holder, key};
 use syncguard_core::{LockBackend, LockId};
 use syncguard_sqlite::{SqliteBackend, Synchronous};
 
@@ -37,8 +34,20 @@ async fn use_everything(backend: &SqliteBackend) {
     hint.woken().await;
 }
 
-#[tokio::test]
-async fn backends_leave_no_file_no_thread_and_no_memory_behind() {
+#[test]
+fn backends_leave_no_file_no_thread_and_no_memory_behind() {
+    if role().is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        return runtime.block_on(count_belongings());
+    }
+    let scene = Scene::new();
+    let name = "leaks::backends_leave_no_file_no_thread_and_no_memory_behind";
+    let mut alone = Worker::start(name, "alone", &scene.path());
+    while alone.next().is_some() {}
+    assert!(alone.ended_well());
+}
+
+async fn count_belongings() {
     let scene = Scene::new();
     let open = || SqliteBackend::builder(scene.path()).synchronous(Synchronous::Normal).open().unwrap();
     use_everything(&open()).await;

@@ -190,7 +190,7 @@ fn medium_of(magic: i128) -> Medium {
     })
 }
 
-/// A file of the family: `locks.db` and `-wal` give `locks.db-wal`.
+/// A file of the files: `locks.db` and `-wal` give `locks.db-wal`.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
@@ -202,12 +202,12 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// A deleted log or index is as bad as a deleted database: the next process would make new ones, and two
 /// writers would each believe theirs.
 #[derive(Clone, Debug)]
-pub(crate) struct Family {
+pub(crate) struct Files {
     path: PathBuf,
     members: Vec<(PathBuf, Option<Identity>)>,
 }
 
-impl Family {
+impl Files {
     /// What is there now. Call it when SQLite has opened its log.
     pub(crate) fn seen_at(path: &Path) -> Self {
         let members = ["", "-wal", "-shm"].map(|suffix| {

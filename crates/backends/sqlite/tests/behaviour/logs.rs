@@ -1,12 +1,9 @@
 //! What does the backend say in the log?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use support::{Scene, acquire, holder, key};
+use super::support::{Scene, acquire, holder, key};
 use syncguard_core::{Fence, LockId};
 
 /// A log in memory.

@@ -1,16 +1,13 @@
 //! What happens when the file is not what it should be?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use super::support::mount::{Mount, skip};
+use super::support::{Scene, acquire, holder, key, ttl};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
-use support::mount::{Mount, skip};
-use support::{Scene, acquire, holder, key, ttl};
 use syncguard_core::{AcquireRequest, ErrorCode, HealthStatus, LockBackend, LockError, LockId};
 use syncguard_sqlite::SqliteBackend;
 

@@ -1,14 +1,11 @@
 //! Do processes share a file well?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::time::Duration;
 
-use support::children::{Worker, hear, role, say};
-use support::{Scene, acquire, holder, key};
+use super::support::children::{Worker, hear, role, say};
+use super::support::{Scene, acquire, holder, key};
 use syncguard_core::{Clock, LockBackend, LockId, Locker, SystemClock};
 use syncguard_sqlite::SqliteBackend;
 
@@ -45,7 +42,7 @@ fn eight_processes_hold_one_lock_in_turn_with_dense_rising_fences() {
         return cycle(&path, CYCLES);
     }
     let scene = Scene::new();
-    let name = "eight_processes_hold_one_lock_in_turn_with_dense_rising_fences";
+    let name = "processes::eight_processes_hold_one_lock_in_turn_with_dense_rising_fences";
     let mut workers: Vec<_> = (0..PROCESSES).map(|_| Worker::start(name, "cycle", &scene.path())).collect();
     for worker in &mut workers {
         assert_eq!(worker.next().as_deref(), Some("ready"));
@@ -124,7 +121,7 @@ fn a_waiter_in_another_process_is_woken_by_a_release() {
     let scene = Scene::new();
     let backend = scene.open();
     let key = key("handed over");
-    let name = "a_waiter_in_another_process_is_woken_by_a_release";
+    let name = "processes::a_waiter_in_another_process_is_woken_by_a_release";
     let runtime = runtime();
     let mut held = runtime.block_on(async { holder(acquire(&backend, &key, &LockId::random()).await).unwrap() });
     let mut waiter = Worker::start(name, "wait", &scene.path());
@@ -162,7 +159,7 @@ fn a_process_that_is_stopped_while_it_waits_or_idles_holds_nobody_up() {
         return;
     }
     let scene = Scene::new();
-    let name = "a_process_that_is_stopped_while_it_waits_or_idles_holds_nobody_up";
+    let name = "processes::a_process_that_is_stopped_while_it_waits_or_idles_holds_nobody_up";
     let mut idle = Worker::start(name, "idle", &scene.path());
     assert_eq!(idle.next().as_deref(), Some("held"));
     idle.stop();
@@ -187,7 +184,7 @@ fn twenty_processes_that_make_the_file_at_once_agree_on_it() {
         return;
     }
     let scene = Scene::new();
-    let name = "twenty_processes_that_make_the_file_at_once_agree_on_it";
+    let name = "processes::twenty_processes_that_make_the_file_at_once_agree_on_it";
     let mut workers: Vec<_> = (0..20).map(|_| Worker::start(name, "open", &scene.path())).collect();
     for worker in &mut workers {
         assert_eq!(worker.next().as_deref(), Some("ready"));

@@ -1,0 +1,33 @@
+//! How is one connection to Firestore made?
+
+use std::time::Duration;
+
+use syncguard_core::{LockError, Result};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+
+use crate::builder::FirestoreBuilder;
+
+const GOOGLE: &str = "https://firestore.googleapis.com";
+
+/// Where to connect to, and how.
+pub(crate) fn endpoint(options: &FirestoreBuilder) -> Result<Endpoint> {
+    let invalid = |_| LockError::invalid("the address of firestore is not a URL");
+    if let Some(address) = &options.emulator {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
+        return Ok(endpoint.connect_timeout(options.request_timeout));
+    }
+    let url = options.endpoint.as_deref().unwrap_or(GOOGLE).to_owned();
+    let mut tls = ClientTlsConfig::new().with_native_roots();
+    if let Some(pem) = &options.root_certificate {
+        tls = tls.ca_certificate(Certificate::from_pem(pem));
+    }
+    let endpoint = Endpoint::from_shared(url)
+        .map_err(invalid)?
+        .tls_config(tls)
+        .map_err(|error| LockError::invalid("the certificates cannot be used").with_source(error))?;
+    // A connection that died in silence (a suspended laptop, a dropped NAT entry) is noticed within half a minute.
+    Ok(endpoint
+        .connect_timeout(options.request_timeout)
+        .http2_keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(10)))
+}

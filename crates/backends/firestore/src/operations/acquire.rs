@@ -1,0 +1,119 @@
+//! How is a lock taken?
+//!
+//! Lock and counter are read together, and written together on the condition that neither has changed.
+
+use syncguard_core::time::{free_in, is_live};
+use syncguard_core::{
+    AcquireOutcome, AcquireRequest, Contention, Fence, Key, Lease, LockError, LockId, Result, Timestamp,
+};
+
+use crate::backend::FirestoreBackend;
+use crate::document::{NewLock, StoredCounter, StoredLock, expect_key, refuse_clash, write_counter};
+use crate::names::DocumentIds;
+use crate::rpc::Answer;
+
+impl FirestoreBackend {
+    pub(crate) async fn acquire_lock(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
+        let ids = DocumentIds::of(request.key)?;
+        let lock_name = self.lock_name(&ids);
+        let counter_name = self.rpc.name(&self.options.fence_collection, &ids.counter);
+        let mut retry = self.begin();
+        loop {
+            let names = [lock_name.clone(), counter_name.clone()];
+            let read = self.rpc.read(names, retry.deadline).await.map_err(|error| retry.read_failed(error))?;
+            if self.options.strict_clock {
+                self.skew.require_sane()?;
+            }
+            // Read after the wait for the answer, and again in every try: a lease is never granted from an old time.
+            let now = self.now();
+            let grant = match decide(read, request, now, self.options.fence_floor)? {
+                Decision::Answer(outcome) => return Ok(outcome),
+                Decision::Take(grant) => grant,
+            };
+            let new = NewLock {
+                lock_id: request.lock_id,
+                key: request.key,
+                fence: grant.fence,
+                acquired_at: now,
+                expires_at: now.plus(request.ttl),
+            };
+            // Both documents were read, so both writes name the version that was seen.
+            let writes = vec![
+                new.write(lock_name.clone(), grant.lock_version),
+                write_counter(counter_name.clone(), grant.fence, request.key, grant.counter_version),
+            ];
+            match self.rpc.commit(writes, retry.deadline).await {
+                Ok(()) => {
+                    if !retry.was_disputed() {
+                        self.stagger.won();
+                    }
+                    warn_near_limit(grant.fence, request.key);
+                    return Ok(AcquireOutcome::Acquired(Lease { fence: grant.fence, expires_at: new.expires_at }));
+                }
+                Err(error) => {
+                    if error.is_conflict() {
+                        self.stagger.lost();
+                    }
+                    retry.write_failed(error).await?;
+                }
+            }
+        }
+    }
+}
+
+enum Decision {
+    Answer(AcquireOutcome),
+    Take(Grant),
+}
+
+struct Grant {
+    fence: Fence,
+    lock_version: Option<prost_types::Timestamp>,
+    counter_version: Option<prost_types::Timestamp>,
+}
+
+/// What the two documents mean for somebody who wants the lock now.
+fn decide(read: Answer<2>, request: AcquireRequest<'_>, now: Timestamp, floor: bool) -> Result<Decision> {
+    let [lock, counter] = read.documents;
+    let lock = lock.map(StoredLock::read).transpose()?;
+    if let Some(held) = &lock {
+        expect_key(&held.key, request.key)?;
+        if is_live(held.expires_at, now) {
+            return Ok(Decision::Answer(answer_held(held, request.lock_id, now)));
+        }
+    }
+    let counter = counter.as_ref().map(StoredCounter::read).transpose()?;
+    if let Some(key) = counter.as_ref().and_then(|counter| counter.key.as_ref()) {
+        refuse_clash(key, request.key)?;
+    }
+    // A dead lock remembers a fence too: should its counter have been lost, the next one still rises.
+    let last = counter.as_ref().map_or(0, |counter| counter.value);
+    let seen = lock.as_ref().map_or(0, |lock| lock.fence.get());
+    let next = last.max(seen).saturating_add(1);
+    let fence = Fence::new(if floor { next.max(server_millis(read.read_time)?) } else { next })?;
+    Ok(Decision::Take(Grant {
+        fence,
+        lock_version: lock.map(|lock| lock.version),
+        counter_version: counter.map(|counter| counter.version),
+    }))
+}
+
+/// A lock held under the very id that asks was taken by this caller: an earlier answer was lost.
+fn answer_held(held: &StoredLock, asking: &LockId, now: Timestamp) -> AcquireOutcome {
+    if held.lock_id == *asking {
+        return AcquireOutcome::Acquired(Lease { fence: held.fence, expires_at: held.expires_at });
+    }
+    AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
+}
+
+fn server_millis(read_time: Option<prost_types::Timestamp>) -> Result<u64> {
+    let time = read_time.ok_or_else(|| LockError::internal("firestore gave no read time to base the fence on"))?;
+    let seconds = u64::try_from(time.seconds).unwrap_or(0);
+    Ok(seconds.saturating_mul(1000).saturating_add(u64::try_from(time.nanos / 1_000_000).unwrap_or(0)))
+}
+
+fn warn_near_limit(fence: Fence, key: &Key) {
+    if fence.is_near_limit() {
+        tracing::warn!(target: "syncguard", key_hash = %key.hash(), %fence, "the fence counter nears its limit");
+    }
+}

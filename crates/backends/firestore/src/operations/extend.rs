@@ -1,0 +1,23 @@
+//! How does a lock get a new lease?
+
+use syncguard_core::{ExtendOutcome, LockId, Result, Ttl};
+
+use crate::backend::FirestoreBackend;
+use crate::document::{delete, write_expiry};
+
+impl FirestoreBackend {
+    pub(crate) async fn extend_lock(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
+        let mut retry = self.begin();
+        loop {
+            let owned = self.find_owned(lock_id, &retry).await?;
+            let Some(lock) = &owned.live else { return Ok(ExtendOutcome::Absent(Some(owned.absent()))) };
+            let expires_at = owned.now.plus(ttl);
+            let mut writes = vec![write_expiry(lock, expires_at)];
+            writes.extend(owned.leftovers().map(delete));
+            match self.rpc.commit(writes, retry.deadline).await {
+                Ok(()) => return Ok(ExtendOutcome::Extended { expires_at }),
+                Err(error) => retry.write_failed(error).await?,
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What does a row of the table of locks say, and is it to be believed?
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use syncguard_core::time::{CLEANUP_GUARD_MS, is_live};
+use syncguard_core::{Fence, Key, Label, LockError, LockId, LockInfo, Timestamp};
+
+const LOCK_OF_KEY: &str = include_str!("../sql/lock_of_key.sql");
+const LOCK_OF_ID: &str = include_str!("../sql/lock_of_id.sql");
+
+/// How a stored lock stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    Live,
+    Dead,
+    /// Past the cleanup guard.
+    LongDead,
+}
+
+/// A row of the table, not yet believed.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) name: String,
+    lock_id: String,
+    pub(crate) expires_at: Timestamp,
+    acquired_at: Timestamp,
+    fence: String,
+    user_key: String,
+    label: Option<String>,
+}
+
+pub(crate) fn lock_of_key(db: &Connection, name: &str) -> rusqlite::Result<Option<Stored>> {
+    db.prepare_cached(LOCK_OF_KEY)?.query_row([name], Stored::from_row).optional()
+}
+
+pub(crate) fn lock_of_id(db: &Connection, lock_id: &LockId) -> rusqlite::Result<Option<Stored>> {
+    db.prepare_cached(LOCK_OF_ID)?.query_row([lock_id.as_str()], Stored::from_row).optional()
+}
+
+impl Stored {
+    fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            name: row.get(0)?,
+            lock_id: row.get(1)?,
+            expires_at: Timestamp::from_millis(row.get(2)?),
+            acquired_at: Timestamp::from_millis(row.get(3)?),
+            fence: row.get(4)?,
+            user_key: row.get(5)?,
+            label: row.get(6)?,
+        })
+    }
+
+    /// Who owns it, with which fence.
+    pub(crate) fn parse(&self) -> Result<(LockId, Fence), LockError> {
+        let owner = LockId::parse(&self.lock_id).map_err(|_| unreadable("lock_id"))?;
+        let fence = self.fence.parse().map_err(|_| unreadable("fence"))?;
+        Ok((owner, fence))
+    }
+
+    /// Whether the lock is alive, and whether it has been dead for long enough to be removed.
+    pub(crate) fn liveness(&self, now: Timestamp) -> Result<Liveness, LockError> {
+        if is_live(self.expires_at, now) {
+            return self.parse().map(|_| Liveness::Live);
+        }
+        let dead_for = now.as_millis().saturating_sub(self.expires_at.as_millis());
+        Ok(if dead_for > CLEANUP_GUARD_MS { Liveness::LongDead } else { Liveness::Dead })
+    }
+
+    /// What an onlooker may know, if the lock is alive.
+    pub(crate) fn into_live_info(self, now: Timestamp) -> Result<Option<LockInfo>, LockError> {
+        if !is_live(self.expires_at, now) {
+            return Ok(None);
+        }
+        let (owner, fence) = self.parse()?;
+        let key = Key::new(&self.user_key).map_err(|_| unreadable("user_key"))?;
+        // A label is decoration: one that cannot be read hides nothing that matters.
+        let label = self.label.and_then(|label| Label::new(label).ok());
+        let info = LockInfo::new(key, owner, fence, self.acquired_at, self.expires_at, now);
+        Ok(Some(info.with_label(label)))
+    }
+}
+
+fn unreadable(column: &'static str) -> LockError {
+    LockError::internal(format!("the column {column} of a live row in syncguard_locks cannot be read"))
+        .with_hint("something else wrote to the file; the row blocks its key until its lease ends")
+}

@@ -1,0 +1,14 @@
+//! What does this backend promise beyond the contract?
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clock;
+mod crash;
+mod files;
+#[cfg(target_os = "linux")]
+mod leaks;
+mod logs;
+mod processes;
+mod sharing;
