@@ -182,28 +182,25 @@ impl Shared {
         command.arg("WAIT").arg(wait.count).arg(u64::try_from(wait.timeout.as_millis()).unwrap_or(u64::MAX));
         let answer = router.command(&command, &names.lock, self.timeout).await;
         let reached = match answer {
-            Ok(redis::Value::Int(reached)) => u32::try_from(reached).unwrap_or(0),
-            Ok(_) => 0,
-            Err(error) => {
-                self.give_back(request, names).await;
-                return Err(error.into_lock_error());
-            }
+            Ok(redis::Value::Int(reached)) => Ok(u32::try_from(reached).unwrap_or(0)),
+            Ok(_) => Ok(0),
+            Err(error) => Err(error.into_lock_error()),
         };
-        if reached >= wait.count {
+        if reached.as_ref().is_ok_and(|reached| *reached >= wait.count) {
             return Ok(());
         }
-        self.give_back(request, names).await;
-        let message =
-            format!("only {reached} of {} replicas acknowledged the lock in time; it was given back", wait.count);
-        Err(LockError::new(ErrorCode::ServiceUnavailable, message)
-            .with_hint("look at `INFO replication`, or raise `wait_timeout`"))
+        let given_back = self.give_back(request, names).await;
+        let error = reached.map_or_else(|error| error, |reached| too_few_replicas(reached, wait.count, given_back));
+        // The lock was stored. Unless it is known to be gone again, this id may own it: whatever the error itself says.
+        Err(if given_back { error } else { error.ambiguous() })
     }
 
-    async fn give_back(&self, request: AcquireRequest<'_>, names: &KeyNames) {
+    /// Whether the server said that the lock is free again.
+    async fn give_back(&self, request: AcquireRequest<'_>, names: &KeyNames) -> bool {
         let index = self.names.index(request.lock_id);
         let keys = [names.lock.as_str(), &index];
-        // If this fails too, the lease ends it.
-        let _ = self.router.script(&script::RELEASE, &keys, &[&value_head(request.lock_id)], self.timeout).await;
+        let answer = self.router.script(&script::RELEASE, &keys, &[&value_head(request.lock_id)], self.timeout).await;
+        answer.is_ok_and(|answer| reply::release(&answer).is_ok_and(|(outcome, _)| outcome.is_released()))
     }
 
     /// The storage name of an id's lock: remembered, or read from the index.
@@ -237,6 +234,13 @@ impl Shared {
             _ => Ok(None),
         }
     }
+}
+
+fn too_few_replicas(reached: u32, wanted: u32, given_back: bool) -> LockError {
+    let then = if given_back { "it was given back" } else { "giving it back failed too, so it may be held" };
+    let message = format!("only {reached} of {wanted} replicas acknowledged the lock in time; {then}");
+    LockError::new(ErrorCode::ServiceUnavailable, message)
+        .with_hint("look at `INFO replication`, or raise `wait_timeout`")
 }
 
 /// How long the names live in Redis: as long as every backend calls the lock alive.

@@ -404,3 +404,24 @@ async fn enough_replicas_or_the_lock_is_given_back() {
     assert!(!backend.is_locked(&key("frozen")).await.unwrap());
     replica.resume();
 }
+
+#[tokio::test]
+async fn a_lock_that_could_not_be_given_back_is_told_as_ambiguous() {
+    let server = RedisServer::start(Server::new());
+    let near = RedisBackend::connect(&server.url()).await.unwrap();
+    // Without DEL the lock is taken and cannot be given back; without WAIT nobody can even ask the replicas.
+    for (user, rights) in [("cannot-delete", "+@all -del"), ("cannot-wait", "+@all -del -wait")] {
+        let mut words = vec!["ACL", "SETUSER", user, "on", ">pw", "~*", "&*"];
+        words.extend(rights.split(' '));
+        server.command(&words);
+        let query = "wait_replicas=1&wait_timeout=100ms";
+        let url = format!("redis://{user}:pw@127.0.0.1:{}/?{query}", server.port());
+        let backend = RedisBackend::connect(&url).await.unwrap();
+
+        let error = attempt(&backend, &key(user), Ttl::DEFAULT).await.unwrap_err();
+
+        assert!(near.is_locked(&key(user)).await.unwrap(), "it was given back, so this test proves nothing");
+        assert!(error.is_ambiguous(), "{user}: {error:?}");
+        assert!(!error.to_string().contains("was given back"), "{user}: {error}");
+    }
+}
