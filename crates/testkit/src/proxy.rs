@@ -43,6 +43,9 @@ pub enum Fault {
     DropRequests,
     /// One byte passes in this time, in each direction.
     Trickle(Duration),
+    /// Replies vanish until these bytes have come by on one connection; that one is then closed on both sides, and
+    /// everything passes again. Cuts exactly after an event in the server, however its replies are chunked.
+    LoseRepliesThrough(&'static [u8]),
 }
 
 /// How often things happened since the proxy started.
@@ -152,7 +155,7 @@ impl FaultProxy {
 
     /// Sets the fault for all connections, from now on.
     pub fn set(&self, fault: Fault) {
-        self.change(fault, false);
+        self.change(fault, matches!(fault, Fault::LoseRepliesThrough(_)));
     }
 
     /// Cuts the first connection that has carried `bytes` bytes of replies from now on; then everything passes again.
@@ -288,6 +291,8 @@ struct Pump<'a> {
     /// Bytes delivered since the fault was set.
     passed: u64,
     generation: u64,
+    /// The replies that vanished since the fault was set, in which its end is looked for.
+    lost: Vec<u8>,
     /// Whether holding back was counted for this generation.
     stall_counted: bool,
     source_ended: bool,
@@ -299,8 +304,17 @@ type Goes = Option<()>;
 impl<'a> Pump<'a> {
     fn new(shared: &'a Shared, connection: &'a Connection, direction: Direction) -> Self {
         let generation = shared.setting().generation;
-        let queue = VecDeque::new();
-        Self { shared, connection, direction, queue, passed: 0, generation, stall_counted: false, source_ended: false }
+        Self {
+            shared,
+            connection,
+            direction,
+            queue: VecDeque::new(),
+            passed: 0,
+            generation,
+            lost: Vec::new(),
+            stall_counted: false,
+            source_ended: false,
+        }
     }
 
     fn run(mut self) {
@@ -315,6 +329,7 @@ impl<'a> Pump<'a> {
         let setting = self.shared.setting();
         if setting.generation != self.generation {
             (self.generation, self.passed, self.stall_counted) = (setting.generation, 0, false);
+            self.lost.clear();
         }
         match setting.fault {
             Fault::Reset | Fault::Refuse => {
@@ -361,7 +376,7 @@ impl<'a> Pump<'a> {
             Ok(0) => self.source_ended = true,
             // The fault of this moment: the one from before the wait may be over, and a test that sets a fault and then sends
             // must see these very bytes meet it.
-            Ok(count) => self.take(&buffer[..count], self.shared.setting()),
+            Ok(count) => return self.take(&buffer[..count], self.shared.setting()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // A reset by one side reaches the other.
             Err(_) => {
@@ -373,13 +388,14 @@ impl<'a> Pump<'a> {
         Some(())
     }
 
-    fn take(&mut self, bytes: &[u8], setting: Setting) {
+    fn take(&mut self, bytes: &[u8], setting: Setting) -> Goes {
         let now = Instant::now();
         let to_server = self.direction == Direction::ToServer;
         match setting.fault {
             Fault::BlackHole => self.lose(bytes, setting),
             Fault::DropReplies if !to_server => self.lose(bytes, setting),
             Fault::DropRequests if to_server => self.lose(bytes, setting),
+            Fault::LoseRepliesThrough(end) if !to_server => return self.lose_through(end, bytes, setting),
             Fault::Delay(delay) => {
                 self.shared.fire(setting);
                 self.queue.push_back((now + delay, bytes.to_vec()));
@@ -394,6 +410,18 @@ impl<'a> Pump<'a> {
             }
             _ => self.queue.push_back((now, bytes.to_vec())),
         }
+        Some(())
+    }
+
+    fn lose_through(&mut self, end: &[u8], bytes: &[u8], setting: Setting) -> Goes {
+        self.shared.dropped.fetch_add(length(bytes), Ordering::Relaxed);
+        self.lost.extend_from_slice(bytes);
+        let ended = self.lost.windows(end.len()).any(|window| window == end);
+        if ended && self.shared.fire(setting) {
+            self.connection.close();
+            return None;
+        }
+        Some(())
     }
 
     fn lose(&self, bytes: &[u8], setting: Setting) {

@@ -9,7 +9,7 @@ use std::{fmt, io};
 
 use deadpool_postgres::{PoolError, TimeoutType};
 use syncguard_core::{ErrorCode, LockError};
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// What the server said, as far as it may be repeated.
 #[derive(Debug)]
@@ -182,15 +182,28 @@ fn may_be_repeated(state: &SqlState) -> bool {
     matches!(class, "08" | "25" | "28" | "3D" | "3F" | "40" | "42" | "53" | "55" | "57" | "58")
 }
 
+/// Whether this error tells of the end of a connection rather than of a statement that the server refused.
+///
+/// Poolers report a lost server as an error of their own: PgBouncer as 08P01, others in class 58 or under a code of the server's,
+/// but always as FATAL. What was sent before may have been done.
+pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
+    let Some(db) = error.as_db_error() else { return true };
+    // A pooler may leave out the field that is never translated.
+    let severe = match db.parsed_severity() {
+        Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
+        None => db.severity() != "ERROR",
+    };
+    severe || is_about_connections(db.code())
+}
+
+fn is_about_connections(state: &SqlState) -> bool {
+    let text = state.code();
+    ["08", "57P", "58"].iter().any(|class| text.starts_with(class))
+}
+
 /// Whether a connection that gave this error leads to a server that will keep giving it.
 pub(crate) fn spoils_connection(error: &tokio_postgres::Error) -> bool {
-    match error.code() {
-        Some(state) => {
-            let text = state.code();
-            text == "25006" || text.starts_with("57P") || text.starts_with("08")
-        }
-        None => true,
-    }
+    ends_connection(error) || error.code().is_some_and(|state| state.code() == "25006")
 }
 
 #[cfg(test)]
@@ -226,6 +239,16 @@ mod tests {
         ];
         for (text, expected) in table {
             assert_eq!(explain(&SqlState::from_code(text)).0, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_by_the_server_is_told_from_the_end_of_a_connection() {
+        for text in ["08000", "08003", "08006", "08P01", "57P01", "57P02", "57P03", "57P05", "58000", "58030"] {
+            assert!(is_about_connections(&SqlState::from_code(text)), "{text}");
+        }
+        for text in ["22021", "23505", "25006", "40001", "40P01", "42P01", "53100", "55P03", "57014", "XX000"] {
+            assert!(!is_about_connections(&SqlState::from_code(text)), "{text}");
         }
     }
 

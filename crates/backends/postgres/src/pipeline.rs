@@ -66,8 +66,9 @@ async fn send(session: &Session, named: bool, gate: Call<'_>, decision: Call<'_>
         client.batch_execute(COMMIT),
     );
     // The first error is the cause; those after it only say that the transaction is aborted. If the server itself
-    // refused a statement, the commit cannot have happened.
-    let refused = |error: tokio_postgres::Error| Failure { may_have_committed: error.code().is_none(), error };
+    // refused a statement, the commit cannot have happened. A pooler that lost the server answers with an error too, and
+    // it may have lost the server after the commit.
+    let refused = |error: tokio_postgres::Error| Failure { may_have_committed: error::ends_connection(&error), error };
     begun.map_err(refused)?;
     passed.map_err(refused)?;
     let rows = decided.map_err(refused)?;

@@ -61,11 +61,20 @@ impl PgBouncer {
     ///
     /// When it is not installed or does not start.
     pub fn try_start(server: &PostgresServer, options: &PgBouncerOptions) -> Result<Self> {
+        Self::try_start_at(server, server.port(), options)
+    }
+
+    /// Starts a pooler that reaches `server` on another port, which belongs to a proxy in front of it.
+    ///
+    /// # Errors
+    ///
+    /// When it is not installed or does not start.
+    pub fn try_start_at(server: &PostgresServer, server_port: u16, options: &PgBouncerOptions) -> Result<Self> {
         let program = PGBOUNCER.find()?;
         let folder = Folder::new("pgbouncer")?;
         let port = Port::reserve()?;
         let ini = folder.path().join("pgbouncer.ini");
-        fs::write(&ini, render_config(server.port(), port.number(), options)?)?;
+        fs::write(&ini, render_config(server_port, port.number(), options)?)?;
         let mut command = Command::new(program);
         command.arg(&ini).current_dir(folder.path());
         if let Some(account) = server.account() {

@@ -11,6 +11,7 @@ mod crash;
 mod faults;
 mod in_tx;
 mod literal;
+mod pooler;
 mod schema;
 mod secrets;
 mod tls;
