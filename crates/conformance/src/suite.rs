@@ -187,6 +187,7 @@ macro_rules! __for_each_case {
             ownership::an_unknown_id_is_absent_everywhere,
             ownership::owners_of_different_keys_do_not_meet,
             ownership::acquiring_again_with_the_same_id_owns_up,
+            ownership::a_lease_that_is_owned_up_to_tells_its_age,
             ownership::a_released_id_that_acquires_again_gets_a_new_fence,
             ownership::a_dead_id_that_acquires_again_gets_a_new_fence,
             ownership::lookups_by_key_and_by_id_agree,

@@ -54,7 +54,7 @@ where
     B: LockBackend<Fence = Fence>,
 {
     Ok(match backend.acquire(AcquireRequest { key, lock_id, ttl, label: None }).await? {
-        AcquireOutcome::Acquired(Lease { fence, expires_at }) => {
+        AcquireOutcome::Acquired(Lease { fence, expires_at, .. }) => {
             Ok(Held { lock_id: lock_id.clone(), fence, expires_at })
         }
         AcquireOutcome::Contended(contention) => Err(contention),

@@ -112,16 +112,28 @@ enum Phase {
 
 /// When a lease of this length, asked for at `sent`, stops being believed in.
 fn deadline(sent: BootTime, ttl: Ttl) -> BootTime {
-    let ttl = ttl.duration();
-    let margin = (ttl / 100).max(Duration::from_millis(5));
-    sent + ttl.saturating_sub(margin)
+    sent + ttl.duration().saturating_sub(margin(ttl))
+}
+
+/// The same for a grant that may be older than the request that it answers: what is left of it on the backend's clock
+/// bounds it too. So an earlier attempt whose failure was wrongly called certain cannot make a guard believe too long.
+fn deadline_of_grant(sent: BootTime, ttl: Ttl, left: Option<Duration>) -> BootTime {
+    let by_request = deadline(sent, ttl);
+    match left.filter(|_| crate::seeded::heeds_the_age()) {
+        Some(left) => by_request.min(sent + left.saturating_sub(margin(ttl))),
+        None => by_request,
+    }
+}
+
+fn margin(ttl: Ttl) -> Duration {
+    (ttl.duration() / 100).max(Duration::from_millis(5))
 }
 
 impl<F: FenceToken> Guard<F> {
     /// `None` when the grant arrived after its own deadline.
     pub(crate) fn from_grant(shared: &Arc<Shared<F>>, plan: &Plan, grant: Grant<F>) -> Option<Self> {
         let counted_from = crate::seeded::counted_from(grant.sent, grant.received);
-        let deadline = deadline(counted_from, plan.ttl);
+        let deadline = deadline_of_grant(counted_from, plan.ttl, grant.lease.left());
         if grant.received >= deadline {
             return None;
         }

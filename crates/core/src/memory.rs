@@ -117,7 +117,7 @@ impl State {
             label: request.label.cloned(),
         };
         self.locks.insert(request.key.clone(), stored);
-        Ok(AcquireOutcome::Acquired(Lease { fence, expires_at }))
+        Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)))
     }
 
     /// The key that this id owns, if its lease is alive.
@@ -144,7 +144,7 @@ impl State {
 
 fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> AcquireOutcome {
     if held.lock_id == *asking {
-        return AcquireOutcome::Acquired(Lease { fence: held.fence, expires_at: held.expires_at });
+        return AcquireOutcome::Acquired(Lease::new(held.fence, held.expires_at).observed_at(now));
     }
     AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
 }

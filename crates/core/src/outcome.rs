@@ -18,11 +18,36 @@ pub enum AcquireOutcome<F = Fence> {
 
 /// A lock that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lease<F = Fence> {
     /// Grows with every acquisition of the key.
     pub fence: F,
     /// When the lease ends, on the backend's clock.
     pub expires_at: Timestamp,
+    /// The backend's clock when it answered, where the answer carries it anyway.
+    ///
+    /// A lease that an earlier attempt took, and that is owned up to now, has less left than its length. With this time the
+    /// guard knows how much, and cannot believe in it for too long, whatever became of the earlier answer.
+    pub observed_at: Option<Timestamp>,
+}
+
+impl<F> Lease<F> {
+    /// A lease that ends at `expires_at`.
+    pub const fn new(fence: F, expires_at: Timestamp) -> Self {
+        Self { fence, expires_at, observed_at: None }
+    }
+
+    /// Adds the backend's time of the answer. It must be read in the same step as the lease itself.
+    #[must_use]
+    pub fn observed_at(mut self, now: Timestamp) -> Self {
+        self.observed_at = Some(now);
+        self
+    }
+
+    /// How long the lease lasts from the answer on, where the backend's time is known.
+    pub fn left(&self) -> Option<std::time::Duration> {
+        self.observed_at.map(|now| self.expires_at.since(now))
+    }
 }
 
 /// A lock that somebody else holds.

@@ -11,6 +11,8 @@ use crate::BootTime;
 pub enum SeededBug {
     /// The deadline counts from the reply: a slow reply lets the guard outlive its lease.
     DeadlineFromReply,
+    /// A lease that is owned up to counts as new.
+    IgnoresTheAge,
 }
 
 #[cfg(feature = "seeded-bugs")]
@@ -34,4 +36,16 @@ pub(crate) fn counted_from(sent: BootTime, received: BootTime) -> BootTime {
 #[cfg(not(feature = "seeded-bugs"))]
 pub(crate) fn counted_from(sent: BootTime, _received: BootTime) -> BootTime {
     sent
+}
+
+/// Whether a lease that is owned up to lasts only as long as the backend says.
+#[cfg(feature = "seeded-bugs")]
+pub(crate) fn heeds_the_age() -> bool {
+    PLANTED.get() != Some(SeededBug::IgnoresTheAge)
+}
+
+/// Whether a lease that is owned up to lasts only as long as the backend says.
+#[cfg(not(feature = "seeded-bugs"))]
+pub(crate) fn heeds_the_age() -> bool {
+    true
 }

@@ -70,6 +70,8 @@ impl Clock for SleepyClock {
 struct BadNetwork {
     storage: MemoryBackend,
     dice: Arc<Dice>,
+    /// Calls a lost reply a refusal, as a driver does that takes a pooler's error for the server's.
+    lies: bool,
 }
 
 impl BadNetwork {
@@ -90,7 +92,8 @@ impl BadNetwork {
         match self.dice.roll(12) {
             0 => {
                 sleep(self.dice.millis(100)).await;
-                Err(LockError::new(ErrorCode::NetworkTimeout, "reply lost").ambiguous())
+                let lost = LockError::new(ErrorCode::NetworkTimeout, "reply lost");
+                Err(if self.lies { lost } else { lost.ambiguous() })
             }
             1 => {
                 sleep(self.dice.millis(300)).await;
@@ -168,10 +171,11 @@ struct World {
     key: Key,
     believers: std::sync::Mutex<Vec<LockHandle>>,
     tally: Arc<Tally>,
+    lies: bool,
 }
 
 impl World {
-    fn new(seed: u64, tally: Arc<Tally>) -> Arc<Self> {
+    fn new(seed: u64, tally: Arc<Tally>, lies: bool) -> Arc<Self> {
         let clock = Arc::new(SleepyClock::default());
         let storage = MemoryBackend::with_clock(clock.clone());
         let dice = Arc::new(Dice::new(seed));
@@ -182,11 +186,12 @@ impl World {
             key: Key::new(KEY).unwrap(),
             believers: std::sync::Mutex::default(),
             tally,
+            lies,
         })
     }
 
     async fn client(self: Arc<Self>) {
-        let network = BadNetwork { storage: self.storage.clone(), dice: self.dice.clone() };
+        let network = BadNetwork { storage: self.storage.clone(), dice: self.dice.clone(), lies: self.lies };
         let locker = Locker::new(network);
         for _ in 0..=self.dice.roll(2) {
             let slept_before = self.clock.slept_ms.load(Ordering::SeqCst);
@@ -244,11 +249,11 @@ impl World {
     }
 }
 
-fn simulate(seeds: std::ops::Range<u64>) -> Arc<Tally> {
+fn simulate(seeds: std::ops::Range<u64>, lies: bool) -> Arc<Tally> {
     let tally = Arc::new(Tally::default());
     for seed in seeds {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        let world = World::new(seed, tally.clone());
+        let world = World::new(seed, tally.clone(), lies);
         runtime.block_on(async {
             let watch = tokio::spawn(world.clone().watch());
             let clients: Vec<_> = (0..CLIENTS).map(|_| tokio::spawn(world.clone().client())).collect();
@@ -263,7 +268,7 @@ fn simulate(seeds: std::ops::Range<u64>) -> Arc<Tally> {
 
 #[test]
 fn no_two_clients_believe_at_once_and_no_loss_is_signalled_late_in_20_000_worlds() {
-    let halves = [0..SEEDS / 2, SEEDS / 2..SEEDS].map(|seeds| std::thread::spawn(|| simulate(seeds)));
+    let halves = [0..SEEDS / 2, SEEDS / 2..SEEDS].map(|seeds| std::thread::spawn(|| simulate(seeds, false)));
     let tallies = halves.map(|half| half.join().unwrap());
 
     let [holds, suspends, overlaps, late] =
@@ -274,13 +279,37 @@ fn no_two_clients_believe_at_once_and_no_loss_is_signalled_late_in_20_000_worlds
     assert!(suspends > SEEDS / 10);
 }
 
+#[test]
+fn a_failure_that_is_wrongly_called_certain_makes_no_two_believers() {
+    let tallies = [simulate(0..4_000, true)];
+
+    let overlaps = total(&tallies, Tally::OVERLAPS);
+    println!("simulation with lost replies called certain: {overlaps} overlaps in 4000 seeds");
+    assert_eq!(overlaps, 0);
+    assert!(total(&tallies, Tally::HOLDS) > 4_000, "the worlds must be busy to prove anything");
+}
+
+#[cfg(feature = "seeded-bugs")]
+#[test]
+fn a_lease_of_unknown_age_that_counts_as_new_is_caught() {
+    use syncguard_core::seeded::{SeededBug, plant};
+
+    plant(Some(SeededBug::IgnoresTheAge));
+    let tallies = [simulate(0..4_000, true)];
+    plant(None);
+
+    let overlaps = total(&tallies, Tally::OVERLAPS);
+    println!("simulation with lost replies called certain and their age ignored: {overlaps} overlaps in 4000 seeds");
+    assert!(overlaps > 0);
+}
+
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn a_deadline_counted_from_the_reply_is_caught() {
     use syncguard_core::seeded::{SeededBug, plant};
 
     plant(Some(SeededBug::DeadlineFromReply));
-    let tally = simulate(0..2_000);
+    let tally = simulate(0..2_000, false);
     plant(None);
 
     let tallies = [tally];

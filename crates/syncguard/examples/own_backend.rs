@@ -61,7 +61,7 @@ impl LockBackend for MapBackend {
         if let Some(held) = row.held.as_ref().filter(|held| is_live(held.expires_at, now)) {
             // The same id again means that our first answer was lost: own up to it.
             return Ok(if held.lock_id == *request.lock_id {
-                AcquireOutcome::Acquired(Lease { fence: Fence::new(row.counter)?, expires_at: held.expires_at })
+                AcquireOutcome::Acquired(Lease::new(Fence::new(row.counter)?, held.expires_at).observed_at(now))
             } else {
                 AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
             });
@@ -71,7 +71,7 @@ impl LockBackend for MapBackend {
         let expires_at = now.plus(request.ttl);
         row.counter = fence.get();
         row.held = Some(Held { lock_id: request.lock_id.clone(), acquired_at: now, expires_at });
-        Ok(AcquireOutcome::Acquired(Lease { fence, expires_at }))
+        Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)))
     }
 
     async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {

@@ -357,7 +357,7 @@ pub(crate) fn read_acquire(row: &Row, key: &Key) -> Result<AcquireOutcome> {
         if fence.is_near_limit() {
             tracing::warn!(target: "syncguard", key_hash = %key.hash(), %fence, "the fence counter nears its limit");
         }
-        return Ok(AcquireOutcome::Acquired(Lease { fence, expires_at: Timestamp::from_millis(expires_at) }));
+        return Ok(AcquireOutcome::Acquired(Lease::new(fence, Timestamp::from_millis(expires_at))));
     }
     let free: Option<bool> = column(row, "free")?;
     match (free, fence) {
@@ -384,7 +384,7 @@ fn read_held(row: &Row, key: &Key) -> Result<AcquireOutcome> {
     if column::<Option<bool>>(row, "ours")? == Some(true) {
         let fence: Option<String> = column(row, "stored_fence")?;
         let fence = fence.and_then(|text| text.parse().ok()).ok_or_else(|| error::damaged("fence").with_key(key))?;
-        return Ok(AcquireOutcome::Acquired(Lease { fence, expires_at }));
+        return Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at)));
     }
     let now = Timestamp::from_millis(column(row, "now_ms")?);
     Ok(AcquireOutcome::Contended(Contention { free_in: Some(free_in(expires_at, now)) }))

@@ -35,7 +35,7 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
             [Value::Int(fence), Value::Int(expires_at)] if *expires_at > 0 => {
                 let fence = Fence::new(u64::try_from(*fence).unwrap_or(0))?;
                 let expires_at = Timestamp::from_millis(*expires_at);
-                Ok(AcquireReply::Decided(AcquireOutcome::Acquired(Lease { fence, expires_at })))
+                Ok(AcquireReply::Decided(AcquireOutcome::Acquired(Lease::new(fence, expires_at))))
             }
             [Value::BulkString(id)] => Ok(AcquireReply::Dead(text(id)?.to_owned())),
             _ => Err(unexpected()),
@@ -50,7 +50,7 @@ fn granted(value: &str, head: &str) -> Option<Lease> {
     let (expires_at, rest) = rest.split_once(',')?;
     let (_, fence) = rest.strip_suffix("\"}")?.rsplit_once('"')?;
     let expires_at = Timestamp::from_millis(expires_at.parse().ok().filter(|millis| *millis > 0)?);
-    Some(Lease { fence: fence.parse().ok()?, expires_at })
+    Some(Lease::new(fence.parse().ok()?, expires_at))
 }
 
 /// The answer of `release.lua`: the outcome, and whether publishing it was permitted.

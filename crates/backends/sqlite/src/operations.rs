@@ -147,7 +147,7 @@ fn acquire(db: &Connection, request: &Acquire, now: Timestamp) -> Result<Acquire
         request.key.as_str(),
         request.label.as_ref().map(Label::as_str),
     ])?;
-    Ok(AcquireOutcome::Acquired(Lease { fence, expires_at }))
+    Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)))
 }
 
 /// The answer to an acquire that finds a stored lock; none if that lock is dead.
@@ -158,7 +158,7 @@ fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> Option<Result<
     // A live lock that cannot be read is nobody's to take.
     Some(held.parse().map(|(owner, fence)| {
         if owner == *asking {
-            AcquireOutcome::Acquired(Lease { fence, expires_at: held.expires_at })
+            AcquireOutcome::Acquired(Lease::new(fence, held.expires_at).observed_at(now))
         } else {
             AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
         }

@@ -2,10 +2,11 @@
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, Label, LockBackend, Lookup};
 
-use crate::Harness;
+use crate::runner::skip;
 use crate::support::{
-    BackendClock, LONG, after, assert_contended, attempt_as, extend, give_back, is_locked, key, release, take, ttl,
+    BackendClock, LONG, after, assert_contended, attempt_as, extend, give_back, is_locked, key, ms, release, take, ttl,
 };
+use crate::{Harness, Unsupported};
 
 /// Release frees the lock for the next attempt.
 pub async fn a_released_lock_can_be_taken_at_once<H: Harness>(h: &H) {
@@ -109,6 +110,31 @@ pub async fn acquiring_again_with_the_same_id_owns_up<H: Harness>(h: &H) {
     give_back(&backend, &held).await;
     assert!(!is_locked(&backend, &key).await, "owning up made a second lock");
     assert_eq!(take(&backend, &key, LONG).await.fence.get(), held.fence.get() + 1, "owning up consumed a fence");
+}
+
+/// A lease that an earlier, unanswered attempt took has less left than its length, and the answer says how much.
+pub async fn a_lease_that_is_owned_up_to_tells_its_age<H: Harness>(h: &H) {
+    let (backend, key) = (h.backend().await, key("k"));
+    let lock_id = backend.new_lock_id(&key);
+    let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: LONG, label: None };
+    let ask = async || match backend.acquire(request).await.expect("acquire answers") {
+        AcquireOutcome::Acquired(lease) => lease,
+        AcquireOutcome::Contended(_) => panic!("the lock is this id's or free"),
+    };
+    let first = ask().await;
+    if first.left().is_none() {
+        return skip(
+            "a_lease_that_is_owned_up_to_tells_its_age",
+            &Unsupported::because("the answer does not carry the backend's time"),
+        );
+    }
+
+    h.pass(ms(1_500)).await;
+    let again = ask().await;
+
+    let (left, longest) = (again.left().expect("told as before"), LONG.duration().saturating_sub(ms(1_400)));
+    assert_eq!(again.expires_at, first.expires_at);
+    assert!(left <= longest, "{left:?} are left of a lease that is at least 1.5 s old");
 }
 
 /// Only a lock that is held is owned up to: after its release the same id is a new acquisition.

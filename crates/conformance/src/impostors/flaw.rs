@@ -56,6 +56,8 @@ pub enum Flaw {
     AcquiresTwice,
     /// The same id renews its lease by asking again.
     OwningUpExtends,
+    /// The same id is told that its lease has just begun.
+    OwnsUpAsIfNew,
     /// Lookup shows what is over.
     LookupShowsTheDead,
     /// Lookup renews.
@@ -111,6 +113,7 @@ impl Flaw {
         (Self::NotIdempotent, "an_acquire_whose_reply_was_lost_is_owned_up_to"),
         (Self::AcquiresTwice, "many_requests_of_one_id_are_one_acquisition"),
         (Self::OwningUpExtends, "acquiring_again_with_the_same_id_owns_up"),
+        (Self::OwnsUpAsIfNew, "a_lease_that_is_owned_up_to_tells_its_age"),
         (Self::LookupShowsTheDead, "a_lookup_of_what_is_not_held_is_none"),
         (Self::LookupExtends, "lookups_are_read_only"),
         (Self::TrimsKeys, "white_space_is_part_of_a_key"),

@@ -155,7 +155,7 @@ impl Impostor {
             store.places.insert(place.clone(), Place::Lock(stored.clone()));
         }
         stored.fence = self.next_fence(store, request.key)?;
-        let lease = Lease { fence: stored.fence, expires_at: stored.expires_at };
+        let lease = Lease::new(stored.fence, stored.expires_at).observed_at(now);
         store.places.insert(place, Place::Lock(stored));
         Ok(AcquireOutcome::Acquired(lease))
     }
@@ -181,7 +181,8 @@ impl Impostor {
                 return Ok(None);
             }
             let expires_at = if self.has(Flaw::OwningUpExtends) { now.plus(request.ttl) } else { held.expires_at };
-            return Ok(Some(AcquireOutcome::Acquired(Lease { fence: held.fence, expires_at })));
+            let observed = if self.has(Flaw::OwnsUpAsIfNew) { held.acquired_at } else { now };
+            return Ok(Some(AcquireOutcome::Acquired(Lease::new(held.fence, expires_at).observed_at(observed))));
         }
         if self.has(Flaw::ContentionTakesAFence) {
             self.next_fence(store, request.key)?;

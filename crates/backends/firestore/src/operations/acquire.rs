@@ -48,7 +48,7 @@ impl FirestoreBackend {
                         self.stagger.won();
                     }
                     warn_near_limit(grant.fence, request.key);
-                    return Ok(AcquireOutcome::Acquired(Lease { fence: grant.fence, expires_at: new.expires_at }));
+                    return Ok(AcquireOutcome::Acquired(Lease::new(grant.fence, new.expires_at)));
                 }
                 Err(error) => {
                     if error.is_conflict() {
@@ -101,7 +101,7 @@ fn decide(read: Answer<2>, request: AcquireRequest<'_>, now: Timestamp, floor: b
 /// A lock held under the very id that asks was taken by this caller: an earlier answer was lost.
 fn answer_held(held: &StoredLock, asking: &LockId, now: Timestamp) -> AcquireOutcome {
     if held.lock_id == *asking {
-        return AcquireOutcome::Acquired(Lease { fence: held.fence, expires_at: held.expires_at });
+        return AcquireOutcome::Acquired(Lease::new(held.fence, held.expires_at));
     }
     AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
 }

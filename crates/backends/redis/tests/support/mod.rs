@@ -51,7 +51,7 @@ pub(crate) async fn attempt(
 ) -> Result<Result<Held, Contention>> {
     let id = backend.new_lock_id(key);
     Ok(match backend.acquire(AcquireRequest { key, lock_id: &id, ttl, label: None }).await? {
-        AcquireOutcome::Acquired(Lease { fence, expires_at }) => {
+        AcquireOutcome::Acquired(Lease { fence, expires_at, .. }) => {
             Ok(Held { id, fence, expires_at_ms: expires_at.as_millis() })
         }
         AcquireOutcome::Contended(contention) => Err(contention),
