@@ -38,7 +38,7 @@ pub async fn open(url: &str) -> Result<AnyBackend> {
     match Scheme::of(url)? {
         Scheme::Memory => memory(url),
         #[cfg(feature = "sqlite")]
-        Scheme::Sqlite => Ok(AnyBackend::new(syncguard_sqlite::SqliteBackend::from_url(url)?)),
+        Scheme::Sqlite => Ok(AnyBackend::new(syncguard_sqlite::SqliteBackend::connect(url).await?)),
         #[cfg(feature = "redis")]
         Scheme::Redis => Ok(AnyBackend::new(syncguard_redis::RedisBackend::connect(url).await?)),
         #[cfg(feature = "postgres")]

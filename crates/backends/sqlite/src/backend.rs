@@ -28,7 +28,7 @@ use crate::row::{self, Liveness};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let directory = tempfile::tempdir()?;
-/// let backend = SqliteBackend::open(directory.path().join("locks.db"))?;
+/// let backend = SqliteBackend::builder(directory.path().join("locks.db")).connect().await?;
 /// let key = Key::new("nightly-report")?;
 /// let lock_id = backend.new_lock_id(&key);
 ///
@@ -53,27 +53,19 @@ impl fmt::Debug for SqliteBackend {
 }
 
 impl SqliteBackend {
-    /// Opens a file of locks with the defaults, creating it (mode 0600) if there is none.
-    ///
-    /// Blocks for a few milliseconds. All backends of one file in one process share a writer thread.
-    ///
-    /// # Errors
-    /// As [`SqliteBuilder::open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::builder(path).open()
-    }
-
-    /// Says how to open a file.
-    pub fn builder(path: impl AsRef<Path>) -> SqliteBuilder {
-        SqliteBuilder::new(path.as_ref())
-    }
-
     /// Opens `sqlite:PATH?options`: see [`SqliteBuilder::from_url`].
     ///
     /// # Errors
-    /// As [`SqliteBuilder::from_url`] and [`SqliteBuilder::open`].
-    pub fn from_url(url: &str) -> Result<Self> {
-        SqliteBuilder::from_url(url)?.open()
+    /// As [`SqliteBuilder::from_url`] and [`SqliteBuilder::connect`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        SqliteBuilder::from_url(url)?.connect().await
+    }
+
+    /// Starts the settings of a backend for a file.
+    ///
+    /// All backends of one file in one process share a writer thread.
+    pub fn builder(path: impl AsRef<Path>) -> SqliteBuilder {
+        SqliteBuilder::new(path.as_ref())
     }
 
     /// The file, with its directory's symbolic links resolved.

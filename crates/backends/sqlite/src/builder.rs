@@ -5,9 +5,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use syncguard_core::{Clock, Result, SystemClock};
+use syncguard_core::{Clock, LockError, Result, SystemClock};
+use tokio::sync::oneshot;
 
 use crate::backend::SqliteBackend;
+use crate::error::Fault;
 use crate::pool;
 
 /// When an acquisition counts as done.
@@ -28,6 +30,7 @@ pub struct SqliteBuilder {
     pub(crate) path: PathBuf,
     pub(crate) synchronous: Synchronous,
     pub(crate) cleanup_in_is_locked: bool,
+    pub(crate) mode: Option<u32>,
     clock: Arc<dyn Clock>,
 }
 
@@ -37,6 +40,7 @@ impl SqliteBuilder {
             path: path.to_path_buf(),
             synchronous: Synchronous::default(),
             cleanup_in_is_locked: false,
+            mode: None,
             clock: Arc::new(SystemClock),
         }
     }
@@ -53,21 +57,47 @@ impl SqliteBuilder {
         self
     }
 
+    /// Who may use the file: `0o600`, its owner alone (the default for a new file), or `0o660`, its group as well.
+    ///
+    /// It holds for the file when it is created and for all files beside it. A file that exists already must have the mode:
+    /// it is checked, never changed. Put a shared file into a directory that belongs to the group and has the setgid bit
+    /// (`chmod 2770`), so that files made by each user belong to the group.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
     /// The clock whose wall time decides liveness and whose boot time guards live by. For tests.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Opens the file, creating it (mode 0600) if there is none. Blocks for a few milliseconds.
+    /// Opens the file, creating it if there is none. It needs no runtime.
     ///
     /// # Errors
-    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) when the path cannot hold locks or holds something else (nothing is
-    /// changed then), [`ServiceUnavailable`](syncguard_core::ErrorCode::ServiceUnavailable) when the disk is full or fails,
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) when the path cannot hold locks or holds something else (nothing
+    /// is changed then), [`ServiceUnavailable`](syncguard_core::ErrorCode::ServiceUnavailable) when the disk is full or fails,
     /// [`Internal`](syncguard_core::ErrorCode::Internal) when the file is damaged.
-    pub fn open(self) -> Result<SqliteBackend> {
-        let durable = self.synchronous == Synchronous::Full;
-        let pool = pool::open(&self.path, durable).map_err(|fault| fault.error())?;
-        Ok(SqliteBackend::new(pool, self.clock, self.cleanup_in_is_locked))
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the opening; nothing is locked by it.
+    pub async fn connect(self) -> Result<SqliteBackend> {
+        check_mode(self.mode)?;
+        let (answer, opened) = oneshot::channel();
+        let (path, durable, mode) = (self.path, self.synchronous == Synchronous::Full, self.mode);
+        // Opening waits for the disk, and perhaps for another process: not on a thread that serves tasks.
+        let opening = move || _ = answer.send(pool::open(&path, durable, mode));
+        pool::start_thread("syncguard-open", opening).map_err(|fault| fault.error())?;
+        let pool = opened.await.unwrap_or_else(|_| Err(Fault::unavailable("opening the lock file failed")));
+        Ok(SqliteBackend::new(pool.map_err(|fault| fault.error())?, self.clock, self.cleanup_in_is_locked))
+    }
+}
+
+fn check_mode(mode: Option<u32>) -> Result<()> {
+    match mode {
+        None | Some(0o600 | 0o660) => Ok(()),
+        // A mode for everybody would give every user of the machine the lock ids; one without writing locks nobody.
+        Some(_) => Err(LockError::invalid("the mode of a lock file is 600 or 660")),
     }
 }

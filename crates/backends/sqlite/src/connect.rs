@@ -34,18 +34,31 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, Fault> {
     Ok(db)
 }
 
-/// Opens the file as ours, making it ours if it is empty.
-pub(crate) fn open(path: &Path, queue: &mut Queue) -> Result<Connection, Fault> {
+/// A file that was looked at: ours, or empty and free to become ours.
+pub(crate) struct Unclaimed {
+    db: Connection,
+    is_ready: bool,
+}
+
+/// Opens the file and makes sure that it is ours or empty. Nothing is changed yet.
+pub(crate) fn open(path: &Path) -> Result<Unclaimed, Fault> {
     let db = connect(path)?;
-    let opening = |error| Fault::while_opening(path, &error);
-    match look_at_once(path, &db)? {
-        Found::Ours if journal_mode(&db).map_err(opening)? == "wal" => {}
-        Found::Ours | Found::Empty => {
+    let is_ready = match look_at_once(path, &db)? {
+        Found::Ours => journal_mode(&db).map_err(|error| Fault::while_opening(path, &error))? == "wal",
+        Found::Empty => false,
+    };
+    Ok(Unclaimed { db, is_ready })
+}
+
+impl Unclaimed {
+    /// Makes the file ours if it was empty.
+    pub(crate) fn claim(self, path: &Path, queue: &mut Queue) -> Result<Connection, Fault> {
+        if !self.is_ready {
             let _turn = queue.enter_within(CALL_LIMIT)?;
-            make_ours(path, &db)?;
+            make_ours(path, &self.db)?;
         }
+        Ok(self.db)
     }
-    Ok(db)
 }
 
 /// Looks in one snapshot: between two statements another process may make the file ours, and half of each is a stranger's file.

@@ -4,14 +4,18 @@
 //! descriptor of a file drops all POSIX locks that the process has on it, SQLite's included.
 
 use std::ffi::OsString;
-use std::fs::Metadata;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::Access;
+use rustix::fs::{Access, OFlags};
 
 use crate::error::{Fault, replaced};
+
+/// The mode of a file that nobody else may use: lock ids are secrets.
+const OWNER_ONLY: u32 = 0o600;
 
 /// Which file a name stood for at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,28 +56,75 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Fault> {
     Ok(parent.join(name))
 }
 
-/// Checks the directory and the file, and creates the file (mode 0600) if there is none.
-pub(crate) fn prepare(path: &Path) -> Result<Identity, Fault> {
+/// Checks the directory and the file, and creates the file if there is none.
+pub(crate) fn prepare(path: &Path, mode: Option<u32>) -> Result<Identity, Fault> {
     check_directory(path)?;
+    let mut patience = if mode.is_some() { 100 } else { 0 };
     loop {
         match std::fs::symlink_metadata(path) {
-            Ok(metadata) => {
-                check_file(path, &metadata)?;
-                return Ok(Identity::of(&metadata));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => create(path)?,
+            Ok(metadata) => match check_file(path, &metadata).and_then(|()| check_mode(path, mode)) {
+                Ok(()) => return Ok(Identity::of(&metadata)),
+                // Another user may have made it a moment ago, and be about to open it to the group.
+                Err(_) if metadata.len() == 0 && patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(fault) => return Err(fault),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => create(path, mode.unwrap_or(OWNER_ONLY))?,
             Err(error) => return Err(refused(path, &error)),
         }
     }
 }
 
-fn create(path: &Path) -> Result<(), Fault> {
+fn create(path: &Path, mode: u32) -> Result<(), Fault> {
     // Exclusive, so it never follows a link and never touches what another process made a moment ago.
-    match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(_) => Ok(()),
+    match OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(path) {
+        // The umask has its say in the mode of a new file, but not in a change of it.
+        Ok(file) => file.set_permissions(Permissions::from_mode(mode)).map_err(|error| refused(path, &error)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(refused(path, &error)),
     }
+}
+
+/// Opens a file beside the database, and creates it with the database's mode and owners if there is none: as SQLite does
+/// with its own files, so that whoever may use the database may use all of it.
+pub(crate) fn open_beside(database: &Path, path: &Path) -> io::Result<File> {
+    let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(no_follow);
+    // Two processes may create and delete in turns, but not for long.
+    for _ in 0..8 {
+        // Without O_CREAT first: in sticky directories the kernel refuses that flag for files of other users.
+        match options.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+        match options.clone().create_new(true).mode(OWNER_ONLY).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(file) => {
+                let like = std::fs::symlink_metadata(database)?;
+                // Only root can give a file away. For others the directory's setgid bit decides about the group.
+                let _ = std::os::unix::fs::fchown(&file, Some(like.uid()), Some(like.gid()));
+                file.set_permissions(Permissions::from_mode(like.mode() & 0o666))?;
+                return Ok(file);
+            }
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// Checks that a file that exists has the mode that was asked for.
+pub(crate) fn check_mode(path: &Path, mode: Option<u32>) -> Result<(), Fault> {
+    let Some(wanted) = mode else { return Ok(()) };
+    let found = std::fs::symlink_metadata(path).map_err(|error| refused(path, &error))?.mode() & 0o777;
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Fault::invalid(format!("{} has mode {found:03o}, not {wanted:03o}", path.display())).hint(
+        "change the mode of the file and of those beside it (-wal, -shm, -queue) with chmod, or leave `mode` out",
+    ))
 }
 
 fn refused(path: &Path, error: &io::Error) -> Fault {

@@ -86,13 +86,15 @@ fn check_permissions(path: &Path, report: &mut HealthReport) {
         return;
     };
     let mode = metadata.mode() & 0o777;
-    let others = mode & 0o077;
-    if others == 0 {
-        report.push(HealthStatus::Pass, "permissions", format!("mode {mode:04o}"));
-    } else {
+    if mode & 0o007 != 0 {
         report
             .push(HealthStatus::Warn, "permissions", format!("mode {mode:04o}: others can read the lock ids in it"))
-            .hint("chmod 600 the file, unless other users share these locks");
+            .hint("chmod o= the file and those beside it; share locks with a group by mode 660");
+    } else if mode & 0o070 != 0 {
+        let detail = format!("mode {mode:04o}: shared with the group {}", metadata.gid());
+        report.push(HealthStatus::Pass, "permissions", detail);
+    } else {
+        report.push(HealthStatus::Pass, "permissions", format!("mode {mode:04o}"));
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Pool {
 }
 
 /// Opens the file, or joins who has it open in this process.
-pub(crate) fn open(path: &Path, durable: bool) -> Result<Arc<Pool>, Fault> {
+pub(crate) fn open(path: &Path, durable: bool, mode: Option<u32>) -> Result<Arc<Pool>, Fault> {
     static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Pool>>>> = Mutex::new(None);
 
     let path = file::resolve(path)?;
@@ -48,19 +48,22 @@ pub(crate) fn open(path: &Path, durable: bool) -> Result<Arc<Pool>, Fault> {
     if let Some(pool) = open.get(&path).and_then(Weak::upgrade)
         && pool.files.verify().is_ok()
     {
+        file::check_mode(&path, mode)?;
         pool.durable.fetch_or(durable, Ordering::Relaxed);
         return Ok(pool);
     }
-    let pool = Arc::new(Pool::start(&path, durable)?);
+    let pool = Arc::new(Pool::start(&path, durable, mode)?);
     open.insert(path, Arc::downgrade(&pool));
     Ok(pool)
 }
 
 impl Pool {
-    fn start(path: &Path, durable: bool) -> Result<Self, Fault> {
-        let before = file::prepare(path)?;
+    fn start(path: &Path, durable: bool, mode: Option<u32>) -> Result<Self, Fault> {
+        let before = file::prepare(path, mode)?;
+        // Looked at before anything is put beside it: a foreign file is left as it was.
+        let unclaimed = connect::open(path)?;
         let mut queue = Queue::open(path)?;
-        let db = connect::open(path, &mut queue)?;
+        let db = unclaimed.claim(path, &mut queue)?;
         let files = Files::seen_at(path);
         if file::Identity::at(path) != Some(before) {
             return Err(crate::error::replaced(path));
@@ -169,7 +172,8 @@ impl Drop for Pool {
     }
 }
 
-fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
+/// Starts a thread.
+pub(crate) fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     started.map(drop).map_err(|_| Fault::unavailable("the system gives no more threads"))
 }

@@ -8,21 +8,22 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use syncguard_core::{Clock, ErrorCode, SystemClock};
 
 use crate::error::Fault;
-use crate::file::{Identity, beside};
+use crate::file::{Identity, beside, open_beside};
 
 /// The queue of writers of one database, across processes.
 #[derive(Debug)]
 pub(crate) struct Queue {
+    /// The database, after whose mode and owners a new queue file takes.
+    database: PathBuf,
     path: PathBuf,
     file: Arc<File>,
 }
@@ -42,8 +43,8 @@ impl Drop for Turn {
 impl Queue {
     pub(crate) fn open(database: &Path) -> Result<Self, Fault> {
         let path = beside(database, "-queue");
-        let file = open_file(&path).map_err(|error| unopened(&path, &error))?;
-        Ok(Self { path, file: Arc::new(file) })
+        let file = open_beside(database, &path).map_err(|error| unopened(&path, &error))?;
+        Ok(Self { database: database.to_path_buf(), path, file: Arc::new(file) })
     }
 
     /// The file itself, for the stamps of releases.
@@ -101,7 +102,8 @@ impl Queue {
                 return Ok(Some(turn));
             }
             drop(turn);
-            self.file = Arc::new(open_file(&self.path).map_err(|error| unopened(&self.path, &error))?);
+            let file = open_beside(&self.database, &self.path).map_err(|error| unopened(&self.path, &error))?;
+            self.file = Arc::new(file);
         }
         Err(Fault::unavailable(format!("{} keeps disappearing", self.path.display())))
     }
@@ -110,18 +112,6 @@ impl Queue {
         let held = self.file.metadata().ok().map(|metadata| Identity::of(&metadata));
         held.is_some() && held == Identity::at(&self.path)
     }
-}
-
-fn open_file(path: &Path) -> io::Result<File> {
-    let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
-    std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(no_follow)
-        .open(path)
 }
 
 fn unopened(path: &Path, error: &io::Error) -> Fault {

@@ -12,14 +12,14 @@ use syncguard_core::{LockError, Result};
 use crate::builder::{SqliteBuilder, Synchronous};
 
 impl SqliteBuilder {
-    /// Reads `sqlite:PATH?synchronous=full|normal&cleanup_in_is_locked=true|false`. In the path, `%xx` stands for a byte.
+    /// Reads `sqlite:PATH?synchronous=full|normal&mode=600|660&cleanup_in_is_locked=true|false`. In the path, `%xx` stands for a byte.
     ///
     /// ```
     /// use syncguard_sqlite::SqliteBuilder;
     ///
     /// assert!(SqliteBuilder::from_url("sqlite:/var/lib/app/locks.db?synchronous=normal").is_ok());
     /// let error = SqliteBuilder::from_url("sqlite:locks.db?sync=off").unwrap_err();
-    /// assert_eq!(error.to_string(), "`sync` is not an option of sqlite: urls; known are synchronous, cleanup_in_is_locked");
+    /// assert_eq!(error.to_string(), "`sync` is not an option of sqlite: urls; known are synchronous, mode, cleanup_in_is_locked");
     /// ```
     ///
     /// # Errors
@@ -40,11 +40,14 @@ impl SqliteBuilder {
             ("synchronous", "full") => Ok(self.synchronous(Synchronous::Full)),
             ("synchronous", "normal") => Ok(self.synchronous(Synchronous::Normal)),
             ("synchronous", _) => Err(LockError::invalid("`synchronous` is full or normal")),
+            ("mode", "600") => Ok(self.mode(0o600)),
+            ("mode", "660") => Ok(self.mode(0o660)),
+            ("mode", _) => Err(LockError::invalid("`mode` is 600 or 660")),
             ("cleanup_in_is_locked", "true") => Ok(self.cleanup_in_is_locked(true)),
             ("cleanup_in_is_locked", "false") => Ok(self.cleanup_in_is_locked(false)),
             ("cleanup_in_is_locked", _) => Err(LockError::invalid("`cleanup_in_is_locked` is true or false")),
             _ => Err(LockError::invalid(format!(
-                "`{}` is not an option of sqlite: urls; known are synchronous, cleanup_in_is_locked",
+                "`{}` is not an option of sqlite: urls; known are synchronous, mode, cleanup_in_is_locked",
                 name.chars().take(40).collect::<String>().escape_debug()
             ))),
         }
@@ -106,6 +109,8 @@ mod tests {
         let builder = SqliteBuilder::from_url("sqlite:x?synchronous=normal&cleanup_in_is_locked=true").unwrap();
         assert_eq!(builder.synchronous, Synchronous::Normal);
         assert!(builder.cleanup_in_is_locked);
+        assert_eq!(builder.mode, None);
+        assert_eq!(SqliteBuilder::from_url("sqlite:x?mode=660").unwrap().mode, Some(0o660));
         assert_eq!(SqliteBuilder::from_url("sqlite:x").unwrap().synchronous, Synchronous::Full);
     }
 
@@ -119,6 +124,7 @@ mod tests {
             ("sqlite:x?cleanup=on", "`cleanup`"),
             ("sqlite:x?synchronous=off", "full or normal"),
             ("sqlite:x?cleanup_in_is_locked", "true or false"),
+            ("sqlite:x?mode=777", "600 or 660"),
             ("sqlite:a%zz", "hex digits"),
             ("sqlite:a%00", "hex digits"),
         ] {

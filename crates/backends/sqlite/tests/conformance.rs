@@ -4,7 +4,7 @@
 mod support;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use support::Scene;
+use support::{Scene, connect};
 use syncguard_conformance::{Budget, Harness, Poison, Unsupported, suite};
 use syncguard_core::Key;
 use syncguard_sqlite::SqliteBackend;
@@ -36,7 +36,7 @@ impl Harness for SqliteHarness {
     }
 
     async fn cleaning(&self) -> Result<SqliteBackend, Unsupported> {
-        Ok(SqliteBackend::builder(self.here.path()).cleanup_in_is_locked(true).open().unwrap())
+        Ok(connect(SqliteBackend::builder(self.here.path()).cleanup_in_is_locked(true)).unwrap())
     }
 
     async fn set_counter(&self, key: &Key, value: u64) -> Result<(), Unsupported> {

@@ -70,7 +70,7 @@ fn throughput(directory: &Path, plan: Plan) {
 fn pairs_per_second(path: &Path, synchronous: Synchronous, tasks: usize, sample: Duration) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let backend = SqliteBackend::builder(path).synchronous(synchronous).open().unwrap();
+        let backend = SqliteBackend::builder(path).synchronous(synchronous).connect().await.unwrap();
         let start = Instant::now();
         let tasks: Vec<_> = (0..tasks)
             .map(|task| {
@@ -112,7 +112,7 @@ fn cold_open(plan: Plan) {
         for times in [&mut fresh, &mut existing] {
             let start = Instant::now();
             runtime.block_on(async {
-                let backend = SqliteBackend::open(directory.path().join("locks.db")).unwrap();
+                let backend = SqliteBackend::builder(directory.path().join("locks.db")).connect().await.unwrap();
                 pair(&backend, &key).await;
             });
             times.push(start.elapsed().as_micros());

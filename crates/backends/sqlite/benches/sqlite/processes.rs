@@ -26,7 +26,7 @@ pub(crate) fn play_a_role() -> bool {
     let sample = Duration::from_millis(millis.parse().unwrap());
     match kind {
         "ours" => {
-            let backend = SqliteBackend::open(path).unwrap();
+            let backend = runtime().block_on(SqliteBackend::builder(path).connect()).unwrap();
             let key = Key::new(key).unwrap();
             let runtime = runtime();
             time_pairs(sample, || runtime.block_on(pair(&backend, &key)));
@@ -73,7 +73,7 @@ pub(crate) fn latency(directory: &Path, plan: Plan) {
         let path = directory.join(format!("{kind}-processes.db"));
         // Made before the race: making it is measured elsewhere.
         if kind == "ours" {
-            drop(SqliteBackend::open(&path).unwrap());
+            drop(runtime().block_on(SqliteBackend::builder(&path).connect()).unwrap());
         } else {
             drop(Plain::open(&path));
         }
@@ -103,7 +103,7 @@ async fn try_acquire(backend: &SqliteBackend, key: &Key, lock_id: &LockId) -> bo
 }
 
 fn wait_for_hand_offs(path: &Path) {
-    let backend = SqliteBackend::open(path).unwrap();
+    let backend = runtime().block_on(SqliteBackend::builder(path).connect()).unwrap();
     let (key, lock_id) = (Key::new("handed over").unwrap(), LockId::random());
     let mut input = std::io::stdin().lines();
     runtime().block_on(async {
@@ -126,7 +126,7 @@ fn wait_for_hand_offs(path: &Path) {
 /// From the call of release in one process to the holder in another.
 pub(crate) fn hand_off(directory: &Path, plan: Plan) {
     let path = directory.join("hand-off.db");
-    let backend = SqliteBackend::open(&path).unwrap();
+    let backend = runtime().block_on(SqliteBackend::builder(&path).connect()).unwrap();
     let (key, lock_id) = (Key::new("handed over").unwrap(), LockId::random());
     let runtime = runtime();
     let mut child = start("wait 0", &path);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::support::{Scene, acquire, holder, key};
+use super::support::{Scene, acquire, connect, holder, key};
 use syncguard_core::{
     AcquireRequest, BootTime, Clock, ExtendOutcome, Label, LockBackend, LockId, Lookup, SystemClock, Timestamp, Ttl,
 };
@@ -32,7 +32,7 @@ impl Clock for Stepped {
 
 fn stepped(scene: &Scene) -> (SqliteBackend, Arc<Stepped>) {
     let clock = Arc::new(Stepped::default());
-    (SqliteBackend::builder(scene.path()).clock(clock.clone()).open().unwrap(), clock)
+    (connect(SqliteBackend::builder(scene.path()).clock(clock.clone())).unwrap(), clock)
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::support::children::{Worker, hear, role, say};
 use super::support::mount::{Mount, ext4_image, skip};
-use super::support::{Scene, acquire, holder, key};
+use super::support::{Scene, acquire, connect, holder, key, open};
 use syncguard_core::{LockBackend, LockId, Lookup};
 use syncguard_sqlite::{SqliteBackend, Synchronous};
 
@@ -17,7 +17,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// Takes and frees locks until it is killed, and says each fence as soon as it has it.
 fn write_for_ever(path: &Path, synchronous: Synchronous) {
-    let backend = SqliteBackend::builder(path).synchronous(synchronous).open().unwrap();
+    let backend = connect(SqliteBackend::builder(path).synchronous(synchronous)).unwrap();
     runtime().block_on(async {
         let key = key("k");
         for _ in 0..1_000_000 {
@@ -100,7 +100,7 @@ fn cut_the_power(test: &str, how: &str, after: Duration) -> Option<(u64, u64)> {
 
     let after = Mount::image(&copy)?;
     let path = after.path().join("locks.db");
-    let backend = SqliteBackend::open(&path);
+    let backend = open(&path);
     let counter = backend.ok().and_then(|backend| {
         let db = rusqlite::Connection::open(backend.path()).unwrap();
         let sql = "SELECT fence FROM syncguard_fence_counters WHERE fence_key = 'fence:k'";
@@ -136,7 +136,7 @@ fn a_power_cut_repeats_no_fence_and_without_syncing_it_would() {
 #[test]
 fn a_holder_that_was_killed_is_followed_after_its_lease_and_not_before() {
     if let Some((_, path)) = role() {
-        let backend = SqliteBackend::open(path).unwrap();
+        let backend = open(path).unwrap();
         runtime().block_on(async {
             let (key, id) = (key("k"), LockId::random());
             let ttl = syncguard_core::Ttl::from_millis(500).unwrap();

@@ -5,14 +5,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use super::support::mount::{Mount, skip};
-use super::support::{Scene, acquire, holder, key, ttl};
+use super::support::{Scene, acquire, holder, key, open, ttl};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use syncguard_core::{AcquireRequest, ErrorCode, HealthStatus, LockBackend, LockError, LockId};
 use syncguard_sqlite::SqliteBackend;
 
 fn refused(path: &Path) -> LockError {
-    SqliteBackend::open(path).expect_err("the path is not fit")
+    open(path).expect_err("the path is not fit")
 }
 
 fn assert_config_error(path: &Path, word: &str) {
@@ -85,7 +85,7 @@ fn a_directory_behind_a_link_is_the_same_place() {
     let scene = Scene::new();
     let link = scene.directory.path().join("here");
     symlink(scene.directory.path(), &link).unwrap();
-    let through = SqliteBackend::open(link.join("locks.db")).unwrap();
+    let through = open(link.join("locks.db")).unwrap();
     assert_eq!(through.path(), scene.open().path());
 }
 
@@ -120,6 +120,7 @@ fn a_file_that_is_no_database_is_refused_and_kept() {
     fs::write(scene.path(), &text).unwrap();
     assert_config_error(&scene.path(), "not an SQLite database");
     assert_eq!(fs::read_to_string(scene.path()).unwrap(), text);
+    assert_eq!(fs::read_dir(scene.directory.path()).unwrap().count(), 1, "something was put beside it");
 }
 
 #[test]
@@ -140,6 +141,7 @@ fn another_programs_database_is_refused_and_kept() {
         let before = (fs::read(scene.path()).unwrap(), fs::read(&log).ok());
         assert_config_error(&scene.path(), "another program's");
         assert_eq!((fs::read(scene.path()).unwrap(), fs::read(&log).ok()), before, "{shape}: it was changed");
+        assert!(!scene.directory.path().join("locks.db-queue").exists(), "{shape}: something was put beside it");
     }
 }
 
@@ -243,7 +245,7 @@ async fn a_deleted_queue_file_is_made_anew() {
 #[tokio::test]
 async fn a_full_disk_refuses_locks_and_repeats_no_fence() {
     let Some(mount) = Mount::tmpfs("1m") else { return skip("a_full_disk_refuses_locks_and_repeats_no_fence") };
-    let backend = SqliteBackend::open(mount.path().join("locks.db")).unwrap();
+    let backend = open(mount.path().join("locks.db")).unwrap();
     let filler = mount.path().join("filler");
     let mut highest = 0;
     for round in 0..5 {
@@ -362,7 +364,7 @@ async fn forty_first_opens_at_once_all_succeed() {
     let threads: Vec<_> = (0..40)
         .map(|_| {
             let path = scene.path();
-            std::thread::spawn(move || SqliteBackend::open(path).map(drop))
+            std::thread::spawn(move || open(path).map(drop))
         })
         .collect();
     for thread in threads {

@@ -6,7 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::support::children::{Worker, role};
-use super::support::{Scene, acquire, holder, key};
+use super::support::{Scene, acquire, connect, holder, key, runtime};
 use syncguard_core::{LockBackend, LockId};
 use syncguard_sqlite::{SqliteBackend, Synchronous};
 
@@ -37,8 +37,7 @@ async fn use_everything(backend: &SqliteBackend) {
 #[test]
 fn backends_leave_no_file_no_thread_and_no_memory_behind() {
     if role().is_some() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        return runtime.block_on(count_belongings());
+        return runtime().block_on(count_belongings());
     }
     let scene = Scene::new();
     let name = "leaks::backends_leave_no_file_no_thread_and_no_memory_behind";
@@ -49,7 +48,7 @@ fn backends_leave_no_file_no_thread_and_no_memory_behind() {
 
 async fn count_belongings() {
     let scene = Scene::new();
-    let open = || SqliteBackend::builder(scene.path()).synchronous(Synchronous::Normal).open().unwrap();
+    let open = || connect(SqliteBackend::builder(scene.path()).synchronous(Synchronous::Normal)).unwrap();
     use_everything(&open()).await;
     wait_until_gone((usize::MAX, usize::MAX)).await;
     let before = belongings();

@@ -12,3 +12,4 @@ mod leaks;
 mod logs;
 mod processes;
 mod sharing;
+mod users;

@@ -5,9 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::support::children::{Worker, hear, role, say};
-use super::support::{Scene, acquire, holder, key};
+use super::support::{Scene, acquire, holder, key, open, runtime};
 use syncguard_core::{Clock, LockBackend, LockId, Locker, SystemClock};
-use syncguard_sqlite::SqliteBackend;
 
 const PROCESSES: usize = 8;
 const CYCLES: u64 = 2_000;
@@ -16,7 +15,7 @@ const CYCLES: u64 = 2_000;
 fn cycle(path: &Path, cycles: u64) {
     let witness = path.with_extension("witness");
     runtime().block_on(async {
-        let locker = Locker::new(SqliteBackend::open(path).unwrap());
+        let locker = Locker::new(open(path).unwrap());
         say("ready");
         hear();
         for _ in 0..cycles {
@@ -30,10 +29,6 @@ fn cycle(path: &Path, cycles: u64) {
             say(format_args!("{} {}", guard.fence().get(), SystemClock.boot().since(before).as_micros()));
         }
     });
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 #[test]
@@ -89,7 +84,7 @@ fn read_cycles(mut worker: Worker) -> (Vec<u64>, Vec<u64>) {
 /// Waits by the hint alone: no timer helps.
 fn wait_by_hint(path: &Path, rounds: u64) {
     runtime().block_on(async {
-        let backend = SqliteBackend::open(path).unwrap();
+        let backend = open(path).unwrap();
         let (key, id) = (key("handed over"), LockId::random());
         for _ in 0..rounds {
             let hint = backend.wake(&key).await;
@@ -149,7 +144,7 @@ fn a_waiter_in_another_process_is_woken_by_a_release() {
 #[test]
 fn a_process_that_is_stopped_while_it_waits_or_idles_holds_nobody_up() {
     if let Some((_, path)) = role() {
-        let backend = SqliteBackend::open(path).unwrap();
+        let backend = open(path).unwrap();
         runtime().block_on(async {
             let _hint = backend.wake(&key("other")).await;
             let held = holder(acquire(&backend, &key("other"), &LockId::random()).await);
@@ -178,7 +173,7 @@ fn twenty_processes_that_make_the_file_at_once_agree_on_it() {
     if let Some((_, path)) = role() {
         say("ready");
         hear();
-        let backend = SqliteBackend::open(path).unwrap();
+        let backend = open(path).unwrap();
         let held = runtime().block_on(async { holder(acquire(&backend, &key("k"), &LockId::random()).await) });
         say(if held.is_some() { "won" } else { "lost" });
         return;

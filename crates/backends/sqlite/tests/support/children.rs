@@ -4,9 +4,13 @@
 //! what the test framework prints around them is not for us.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use tempfile::TempDir;
 
 const ROLE: &str = "SYNCGUARD_TEST_CHILD";
 const FILE: &str = "SYNCGUARD_TEST_FILE";
@@ -35,12 +39,43 @@ pub(crate) struct Worker {
     child: Child,
     lines: BufReader<ChildStdout>,
     input: Option<ChildStdin>,
+    /// The copy that another user runs.
+    binary: Option<TempDir>,
+}
+
+/// Another user of this machine: a user and group of its own, and a member of the group `group`.
+#[derive(Clone, Copy)]
+pub(crate) struct User {
+    pub(crate) id: u32,
+    pub(crate) group: u32,
 }
 
 impl Worker {
     /// Starts the test `test` of this binary again, in a role.
     pub(crate) fn start(test: &str, role: &str, file: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Self::spawn(Command::new(std::env::current_exe().unwrap()), test, role, file)
+    }
+
+    /// The same as another user, who can read little of this machine: the binary goes into a directory open to all.
+    /// Its umask would close new files to everybody else.
+    pub(crate) fn start_as(user: User, test: &str, role: &str, file: &Path) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+        let binary = place.path().join("test");
+        std::fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
+        let mut command = Command::new("setpriv");
+        command
+            .args([format!("--reuid={}", user.id), format!("--regid={}", user.id), format!("--groups={}", user.group)])
+            .args(["sh", "-c", "umask 077; exec \"$0\" \"$@\""])
+            .arg(&binary)
+            .current_dir("/");
+        let mut worker = Self::spawn(command, test, role, file);
+        worker.binary = Some(place);
+        worker
+    }
+
+    fn spawn(mut command: Command, test: &str, role: &str, file: &Path) -> Self {
+        let mut child = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(FILE, file)
@@ -50,7 +85,7 @@ impl Worker {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let input = child.stdin.take();
-        Self { child, lines, input }
+        Self { child, lines, input, binary: None }
     }
 
     /// The next line the child says; none when it ended.

@@ -5,12 +5,16 @@ pub(crate) mod children;
 pub(crate) mod mount;
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use syncguard_core::{AcquireOutcome, AcquireRequest, Key, Lease, LockBackend, LockId, Ttl};
-use syncguard_sqlite::SqliteBackend;
+use syncguard_sqlite::{SqliteBackend, SqliteBuilder};
 use tempfile::TempDir;
 
 /// A directory of its own with a file of locks.
@@ -28,7 +32,7 @@ impl Scene {
     }
 
     pub(crate) fn open(&self) -> SqliteBackend {
-        SqliteBackend::open(self.path()).unwrap()
+        open(self.path()).unwrap()
     }
 
     /// Stands in the writers' queue as a process that was stopped in the middle of a write would. Ends when dropped.
@@ -46,6 +50,33 @@ impl Scene {
         db.busy_timeout(Duration::from_secs(5)).unwrap();
         db
     }
+}
+
+/// Opens a file with the defaults.
+pub(crate) fn open(path: impl AsRef<Path>) -> syncguard_core::Result<SqliteBackend> {
+    connect(SqliteBackend::builder(path))
+}
+
+/// Connects on this thread, inside a runtime or not.
+pub(crate) fn connect(builder: SqliteBuilder) -> syncguard_core::Result<SqliteBackend> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut connecting = pin!(builder.connect());
+    loop {
+        match connecting.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(connected) => return connected,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// A lock that was granted.
