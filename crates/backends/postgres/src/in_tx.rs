@@ -4,8 +4,11 @@
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, LockError, Result};
 
-use crate::backend::{AcquireValues, Names, PostgresBackend, column, read_acquire};
+use crate::backend::PostgresBackend;
 use crate::error;
+use crate::names::Names;
+use crate::operations::AcquireValues;
+use crate::row::{column, read_acquire};
 use crate::statement::{Hidden, Param, text};
 
 impl PostgresBackend {

@@ -9,15 +9,18 @@
 //! * [`schema_sql`] is the SQL for migrations.
 
 mod backend;
+mod builder;
 mod connect;
 mod error;
 mod health;
 mod in_tx;
 mod listener;
-mod options;
+mod names;
+mod operations;
 mod passfile;
 mod pipeline;
 mod pool;
+mod row;
 mod schema;
 mod statement;
 mod table;
@@ -26,6 +29,6 @@ mod url;
 mod wire;
 
 pub use backend::PostgresBackend;
-pub use options::{PostgresBuilder, Prepared};
+pub use builder::{PostgresBuilder, Prepared};
 pub use schema::{protect_counters_sql, schema_sql};
 pub use tls::SslMode;

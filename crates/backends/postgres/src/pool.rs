@@ -215,44 +215,44 @@ impl Drop for Session {
     }
 }
 
-/// Lets acquires of one key pass one after another.
+/// Lets acquires of one key go one after another.
 #[derive(Debug, Default)]
-pub(crate) struct KeyGates(Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>);
+pub(crate) struct KeyTurns(Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>);
 
 /// The right to try one key.
-pub(crate) struct KeyPass<'a> {
-    gates: &'a KeyGates,
+pub(crate) struct KeyTurn<'a> {
+    turns: &'a KeyTurns,
     key: Arc<str>,
-    pass: Option<OwnedMutexGuard<()>>,
+    held: Option<OwnedMutexGuard<()>>,
 }
 
-impl KeyGates {
+impl KeyTurns {
     /// Waits for its turn, by `deadline`.
-    pub(crate) async fn enter(&self, key: &str, deadline: Instant) -> Result<KeyPass<'_>> {
-        let (key, gate) = {
-            let mut gates = lock(&self.0);
-            match gates.get_key_value(key) {
-                Some((key, gate)) => (key.clone(), gate.clone()),
+    pub(crate) async fn take(&self, key: &str, deadline: Instant) -> Result<KeyTurn<'_>> {
+        let (key, queue) = {
+            let mut queues = lock(&self.0);
+            match queues.get_key_value(key) {
+                Some((key, queue)) => (key.clone(), queue.clone()),
                 None => {
-                    let (key, gate): (Arc<str>, Arc<tokio::sync::Mutex<()>>) = (Arc::from(key), Arc::default());
-                    gates.insert(key.clone(), gate.clone());
-                    (key, gate)
+                    let (key, queue): (Arc<str>, Arc<tokio::sync::Mutex<()>>) = (Arc::from(key), Arc::default());
+                    queues.insert(key.clone(), queue.clone());
+                    (key, queue)
                 }
             }
         };
         // Made before the wait, so that a dropped or timed out wait leaves no entry behind.
-        let mut turn = KeyPass { gates: self, key, pass: None };
-        turn.pass = Some(timeout_at(deadline, gate.lock_owned()).await.map_err(|_| error::all_busy())?);
+        let mut turn = KeyTurn { turns: self, key, held: None };
+        turn.held = Some(timeout_at(deadline, queue.lock_owned()).await.map_err(|_| error::all_busy())?);
         Ok(turn)
     }
 }
 
-impl Drop for KeyPass<'_> {
+impl Drop for KeyTurn<'_> {
     fn drop(&mut self) {
-        let mut gates = lock(&self.gates.0);
-        drop(self.pass.take());
-        if gates.get(&self.key).is_some_and(|gate| Arc::strong_count(gate) == 1) {
-            gates.remove(&self.key);
+        let mut queues = lock(&self.turns.0);
+        drop(self.held.take());
+        if queues.get(&self.key).is_some_and(|queue| Arc::strong_count(queue) == 1) {
+            queues.remove(&self.key);
         }
     }
 }
@@ -279,14 +279,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_key_passes_one_at_a_time_and_others_are_free() {
-        let gates = KeyGates::default();
-        let first = gates.enter("a", deadline(Duration::from_secs(1))).await.unwrap();
-        assert!(gates.enter("a", deadline(Duration::from_secs(1))).await.is_err());
-        let other = gates.enter("b", deadline(Duration::from_secs(1))).await.unwrap();
+        let turns = KeyTurns::default();
+        let first = turns.take("a", deadline(Duration::from_secs(1))).await.unwrap();
+        assert!(turns.take("a", deadline(Duration::from_secs(1))).await.is_err());
+        let other = turns.take("b", deadline(Duration::from_secs(1))).await.unwrap();
         drop(first);
-        let second = gates.enter("a", deadline(Duration::from_secs(1))).await.unwrap();
+        let second = turns.take("a", deadline(Duration::from_secs(1))).await.unwrap();
         drop((second, other));
-        assert!(lock(&gates.0).is_empty());
+        assert!(lock(&turns.0).is_empty());
     }
 
     #[test]

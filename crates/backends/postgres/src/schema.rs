@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
+use crate::builder::PostgresBuilder;
 use crate::error;
-use crate::options::PostgresBuilder;
 use crate::statement::render;
 use crate::table::Tables;
 

@@ -12,8 +12,8 @@ use syncguard_core::{LockError, Result};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
+use crate::builder::{PostgresBuilder, Prepared};
 use crate::connect::{Attributes, Seen, Target};
-use crate::options::{PostgresBuilder, Prepared};
 use crate::passfile;
 use crate::tls::{SslMode, Tls};
 

@@ -1,0 +1,214 @@
+//! How does a request become one transaction?
+//!
+//! Each operation is a pair of statements that travel together ([`pipeline`](crate::pipeline)): the *gate* bounds the
+//! waits and takes the key's advisory lock, the *decision* does the work. What they decide stands in `sql/*.sql`; what the
+//! answers mean, in [`row`](crate::row).
+
+use std::time::Duration;
+
+use syncguard_core::{
+    AcquireOutcome, AcquireRequest, ExtendOutcome, Key, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Timestamp,
+    Ttl,
+};
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::Row;
+
+use crate::backend::Inner;
+use crate::builder::Prepared;
+use crate::names::Names;
+use crate::pool::{Session, deadline};
+use crate::row::{column, read_absent, read_acquire, read_info};
+use crate::statement::{Call, Hidden, Param, Statements, flag, number, text};
+use crate::{error, pipeline, schema};
+
+impl Inner {
+    pub(crate) async fn ensure_schema(&self) -> Result<()> {
+        let mut session = self.pool.get(deadline(self.options.operation_timeout)).await?;
+        session.begin();
+        let outcome = schema::ensure(session.client(), &self.tables, self.options.auto_create_tables).await;
+        if outcome.is_ok() {
+            session.finished();
+        }
+        outcome
+    }
+
+    pub(crate) fn operation_timeout(&self) -> Duration {
+        self.options.operation_timeout
+    }
+
+    fn deadline(&self) -> Instant {
+        deadline(self.options.operation_timeout)
+    }
+
+    /// A request that hangs for longer than a third of the lease is better given up and sent again.
+    fn deadline_within(&self, ttl: Ttl) -> Instant {
+        deadline(self.options.operation_timeout.min((ttl.duration() / 3).max(Duration::from_secs(1))))
+    }
+
+    /// Whether statements get names on this connection.
+    fn prepared(&self, session: &Session) -> bool {
+        match self.options.prepared {
+            Prepared::Always => true,
+            Prepared::Never => false,
+            // Once one connection was seen to lead through a pooler, others may too.
+            Prepared::Auto => session.behind_pooler() == Some(false) && self.pool.behind_pooler() == Some(false),
+        }
+    }
+
+    /// The acquire of a key in its two statements, with all that they need.
+    pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
+        let deadline = self.deadline_within(request.ttl);
+        let names = Names::new(request.key)?;
+        // Waiting here costs no connection. The order matters: a place among the acquires is taken only by who can use it.
+        let _turn = self.turns.take(&names.lock, deadline).await?;
+        let _slot = timeout_at(deadline, self.acquires.acquire()).await.map_err(|_| error::all_busy())?;
+        let mut session = self.pool.get(deadline).await?;
+        let prepared = self.prepared(&session);
+        let storage_key = Hidden(&names.lock);
+        let gate = [text(&storage_key), text(&self.lock_timeout), text(&self.statement_timeout)];
+        let gate = Call { sql: &self.statements.acquire_gate, params: &gate };
+        let values = AcquireValues::new(&names, request, self.options.clock_floored_fences);
+        let row = {
+            let params = values.params();
+            let decision = Call { sql: &self.statements.acquire, params: &params };
+            pipeline::transact(&mut session, prepared, gate, decision, deadline).await?
+        };
+        read_acquire(&row, request.key)
+    }
+
+    pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
+        let deadline = self.deadline();
+        let mut session = self.pool.get(deadline).await?;
+        let prepared = self.prepared(&session);
+        let id = Hidden(lock_id.as_str());
+        let gate = [text(&self.lock_timeout), text(&self.statement_timeout)];
+        let gate = Call { sql: &self.statements.release_gate, params: &gate };
+        let decision = Call { sql: &self.statements.release, params: &[text(&id)] };
+        let row = pipeline::transact(&mut session, prepared, gate, decision, deadline).await?;
+        let released: bool = column(&row, "released")?;
+        if released {
+            Ok(ReleaseOutcome::Released)
+        } else {
+            read_absent(&row).map(|why| ReleaseOutcome::Absent(Some(why)))
+        }
+    }
+
+    pub(crate) async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
+        let deadline = self.deadline_within(ttl);
+        let mut session = self.pool.get(deadline).await?;
+        let prepared = self.prepared(&session);
+        let (id, ttl) = (Hidden(lock_id.as_str()), ttl.as_millis());
+        let gate = [text(&id), text(&self.lock_timeout), text(&self.statement_timeout)];
+        let gate = Call { sql: &self.statements.extend_gate, params: &gate };
+        let decision = Call { sql: &self.statements.extend, params: &[text(&id), number(&ttl)] };
+        let row = pipeline::transact(&mut session, prepared, gate, decision, deadline).await?;
+        match column::<Option<i64>>(&row, "expires_at_ms")? {
+            Some(millis) => Ok(ExtendOutcome::Extended { expires_at: Timestamp::from_millis(millis) }),
+            None => read_absent(&row).map(|why| ExtendOutcome::Absent(Some(why))),
+        }
+    }
+
+    pub(crate) async fn is_locked(&self, key: &Key) -> Result<bool> {
+        let names = Names::new(key)?;
+        let storage_key = Hidden(&names.lock);
+        let Some(row) = self.ask(&self.statements.is_locked, &storage_key).await? else { return Ok(false) };
+        let live: Option<bool> = column(&row, "live")?;
+        let removable: Option<bool> = column(&row, "removable")?;
+        if self.options.cleanup_in_is_locked && removable == Some(true) {
+            // Tidying up is a courtesy: it never changes the answer.
+            drop(self.change(&self.statements.purge_key, &[text(&storage_key)]).await);
+        }
+        live.ok_or_else(|| error::damaged("expiry").with_key(key))
+    }
+
+    pub(crate) async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
+        let row = match query {
+            Lookup::Key(key) => {
+                let names = Names::new(key)?;
+                self.ask(&self.statements.lookup_by_key, &Hidden(&names.lock)).await?
+            }
+            Lookup::LockId(id) => self.ask(&self.statements.lookup_by_lock_id, &Hidden(id.as_str())).await?,
+        };
+        let Some(row) = row else { return Ok(None) };
+        let Some(info) = read_info(&row)? else { return Ok(None) };
+        let is_asked_for = match query {
+            Lookup::Key(key) => info.reveal().key == key,
+            Lookup::LockId(id) => info.reveal().lock_id == id,
+        };
+        Ok(is_asked_for.then_some(info))
+    }
+
+    pub(crate) async fn purge(&self) -> Result<u64> {
+        let mut total = 0;
+        loop {
+            let row = self.change(&self.statements.purge, &[]).await?;
+            let removed = u64::try_from(column::<i64>(&row, "removed")?).unwrap_or(0);
+            total += removed;
+            if removed < 1000 {
+                return Ok(total);
+            }
+        }
+    }
+
+    async fn ask(&self, sql: &str, name: &Hidden<'_>) -> Result<Option<Row>> {
+        let deadline = self.deadline();
+        let mut session = self.pool.get(deadline).await?;
+        let prepared = self.prepared(&session);
+        pipeline::ask(&mut session, prepared, Call { sql, params: &[text(name)] }, deadline).await
+    }
+
+    async fn change(&self, sql: &str, params: &[Param<'_>]) -> Result<Row> {
+        let deadline = self.deadline();
+        let mut session = self.pool.get(deadline).await?;
+        let prepared = self.prepared(&session);
+        let gate = [text(&self.lock_timeout), text(&self.statement_timeout)];
+        let gate = Call { sql: &self.statements.release_gate, params: &gate };
+        pipeline::transact(&mut session, prepared, gate, Call { sql, params }, deadline).await
+    }
+
+    pub(crate) fn statements(&self) -> &Statements {
+        &self.statements
+    }
+
+    pub(crate) fn lock_timeout(&self) -> &str {
+        &self.lock_timeout
+    }
+
+    pub(crate) fn clock_floored(&self) -> bool {
+        self.options.clock_floored_fences
+    }
+}
+
+/// The parameters of `acquire.sql`, kept alive while they are sent.
+pub(crate) struct AcquireValues<'a> {
+    storage_key: Hidden<'a>,
+    fence_key: Hidden<'a>,
+    lock_id: Hidden<'a>,
+    ttl: i64,
+    user_key: Hidden<'a>,
+    floored: bool,
+}
+
+impl<'a> AcquireValues<'a> {
+    pub(crate) fn new(names: &'a Names, request: AcquireRequest<'a>, floored: bool) -> Self {
+        Self {
+            storage_key: Hidden(&names.lock),
+            fence_key: Hidden(&names.fence),
+            lock_id: Hidden(request.lock_id.as_str()),
+            ttl: request.ttl.as_millis(),
+            user_key: Hidden(request.key.as_str()),
+            floored,
+        }
+    }
+
+    pub(crate) fn params(&self) -> [Param<'_>; 6] {
+        [
+            text(&self.storage_key),
+            text(&self.fence_key),
+            text(&self.lock_id),
+            number(&self.ttl),
+            text(&self.user_key),
+            flag(&self.floored),
+        ]
+    }
+}
