@@ -44,7 +44,8 @@
 //!
 //! * the words, each validated once and carrying its proof: [`Key`], [`LockId`], [`Fence`], [`Ttl`],
 //!   [`Timestamp`], [`HashId`], [`LockError`], and [`storage_key`] for backends;
-//! * the contract of a backend: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`wake`], [`health`];
+//! * the contract of a backend: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`wake`], [`health`], and for their
+//!   URLs [`options`];
 //! * the client: [`Locker`], [`LockRequest`], [`Guard`], [`LockHandle`], [`retry`], [`multi`], [`election`];
 //! * beside all of them: [`telemetry`] and [`MemoryBackend`].
 //!
@@ -66,6 +67,7 @@ mod lock_id;
 mod locker;
 mod memory;
 pub mod multi;
+pub mod options;
 mod outcome;
 mod reaper;
 mod request;
@@ -78,6 +80,8 @@ mod seeded;
 pub mod storage_key;
 pub mod telemetry;
 pub mod time;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod trace;
 mod ttl;
 pub mod wake;
