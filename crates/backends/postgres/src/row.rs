@@ -13,12 +13,14 @@ use crate::error;
 pub(crate) fn read_acquire(row: &Row, key: &Key) -> Result<AcquireOutcome> {
     let expires_at: Option<i64> = column(row, "expires_at_ms")?;
     let fence: Option<i64> = column(row, "fence")?;
+    let now = Timestamp::from_millis(column(row, "now_ms")?);
     if let (Some(expires_at), Some(fence)) = (expires_at, fence) {
         let fence = Fence::new(u64::try_from(fence).unwrap_or(0))?;
         if fence.is_near_limit() {
             tracing::warn!(target: "syncguard", key_hash = %key.hash(), %fence, "the fence counter nears its limit");
         }
-        return Ok(AcquireOutcome::Acquired(Lease::new(fence, Timestamp::from_millis(expires_at))));
+        let lease = Lease::new(fence, Timestamp::from_millis(expires_at)).observed_at(now);
+        return Ok(AcquireOutcome::Acquired(lease));
     }
     let free: Option<bool> = column(row, "free")?;
     match (free, fence) {
@@ -27,7 +29,7 @@ pub(crate) fn read_acquire(row: &Row, key: &Key) -> Result<AcquireOutcome> {
         (Some(true), None) => Err(fence_exhausted().with_key(key)),
         // Free, a fence, and yet not taken: somebody inserted a lock without asking for the key's advisory lock.
         (Some(true), Some(_)) => Ok(AcquireOutcome::Contended(Contention::default())),
-        (Some(false), _) => read_held(row, key),
+        (Some(false), _) => read_held(row, key, now),
     }
 }
 
@@ -36,7 +38,7 @@ fn fence_exhausted() -> LockError {
         .with_hint("the counter was damaged or restored badly; use a new key or repair the counter by hand")
 }
 
-fn read_held(row: &Row, key: &Key) -> Result<AcquireOutcome> {
+fn read_held(row: &Row, key: &Key, now: Timestamp) -> Result<AcquireOutcome> {
     let stored: Option<i64> = column(row, "stored_expires_at_ms")?;
     let expires_at = Timestamp::from_millis(stored.ok_or_else(|| error::damaged("expiry").with_key(key))?);
     if column::<Option<bool>>(row, "sound")? != Some(true) {
@@ -45,9 +47,8 @@ fn read_held(row: &Row, key: &Key) -> Result<AcquireOutcome> {
     if column::<Option<bool>>(row, "ours")? == Some(true) {
         let fence: Option<String> = column(row, "stored_fence")?;
         let fence = fence.and_then(|text| text.parse().ok()).ok_or_else(|| error::damaged("fence").with_key(key))?;
-        return Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at)));
+        return Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)));
     }
-    let now = Timestamp::from_millis(column(row, "now_ms")?);
     Ok(AcquireOutcome::Contended(Contention { free_in: Some(free_in(expires_at, now)) }))
 }
 
