@@ -10,10 +10,10 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, ServerErrorKind, Value};
 use syncguard_core::ErrorCode;
 
-use crate::dial::{Dial, Place};
-use crate::error::{CallError, DialError};
-use crate::line::Line;
-use crate::options::Address;
+use crate::builder::Address;
+use crate::connect::{Connector, Target};
+use crate::error::{CallError, ConnectError};
+use crate::pool::Pool;
 use crate::router::{Master, two};
 
 /// A slot moves at most once per failover; more redirects than this in one call are a loop.
@@ -21,30 +21,30 @@ const MAX_REDIRECTS: u32 = 5;
 
 /// The servers of a cluster, as far as they are known.
 pub(crate) struct Cluster {
-    dial: Dial,
+    connector: Connector,
     connections: usize,
     seeds: Vec<Address>,
-    lines: Mutex<HashMap<Address, Arc<Line>>>,
+    pools: Mutex<HashMap<Address, Arc<Pool>>>,
     /// First slot, last slot, master.
     slots: RwLock<Vec<(u16, u16, Address)>>,
 }
 
 impl Cluster {
-    pub(crate) fn new(dial: Dial, seeds: Vec<Address>, connections: usize) -> Self {
-        Self { dial, connections, seeds, lines: Mutex::default(), slots: RwLock::default() }
+    pub(crate) fn new(connector: Connector, seeds: Vec<Address>, connections: usize) -> Self {
+        Self { connector, connections, seeds, pools: Mutex::default(), slots: RwLock::default() }
     }
 
     pub(crate) async fn command(&self, command: &Cmd, slot: u16, timeout: Duration) -> Result<Value, CallError> {
         let mut asking = false;
-        let mut line = self.line_of(slot).await?;
+        let mut pool = self.pool_of(slot).await?;
         for _ in 0..MAX_REDIRECTS {
-            let answer = if asking { ask(&line, command, timeout).await } else { line.command(command, timeout).await };
+            let answer = if asking { ask(&pool, command, timeout).await } else { pool.command(command, timeout).await };
             let Err(error) = answer else { return answer };
-            let Some(step) = self.redirect(&error, &line) else {
+            let Some(step) = self.redirect(&error, &pool) else {
                 self.learn_from(&error).await;
                 return Err(error);
             };
-            (line, asking) = step;
+            (pool, asking) = step;
         }
         Err(loop_of_redirects())
     }
@@ -61,37 +61,37 @@ impl Cluster {
         let mut asked = Pipeline::with_capacity(3);
         asked.cmd("ASKING").add_command(get).add_command(time);
         let mut asking = false;
-        let mut line = self.line_of(slot).await?;
+        let mut pool = self.pool_of(slot).await?;
         for _ in 0..MAX_REDIRECTS {
             let replies = if asking {
-                line.commands(&asked, timeout).await.map(|mut replies| replies.split_off(1.min(replies.len())))
+                pool.commands(&asked, timeout).await.map(|mut replies| replies.split_off(1.min(replies.len())))
             } else {
-                line.commands(&both, timeout).await
+                pool.commands(&both, timeout).await
             };
             let answer = replies.and_then(two);
             let Err(error) = answer else { return answer };
-            let Some(step) = self.redirect(&error, &line) else {
+            let Some(step) = self.redirect(&error, &pool) else {
                 self.learn_from(&error).await;
                 return Err(error);
             };
-            (line, asking) = step;
+            (pool, asking) = step;
         }
         Err(loop_of_redirects())
     }
 
     /// Where a refused call must go instead, and whether with `ASKING`.
-    fn redirect(&self, error: &CallError, from: &Line) -> Option<(Arc<Line>, bool)> {
+    fn redirect(&self, error: &CallError, from: &Pool) -> Option<(Arc<Pool>, bool)> {
         let CallError::Redis(redis) = error else { return None };
         let (host, slot) = redis.redirect_node()?;
         let address = node_address(host, from)?;
         if error.is_server(ServerErrorKind::Ask) {
-            return Some((self.line(&address), true));
+            return Some((self.pool(&address), true));
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|(first, last, _)| !(*first == slot && *last == slot));
         slots.insert(0, (slot, slot, address.clone()));
         drop(slots);
-        Some((self.line(&address), false))
+        Some((self.pool(&address), false))
     }
 
     /// A dead or demoted master: the next call must not go there again if the cluster has moved on.
@@ -102,13 +102,13 @@ impl Cluster {
         }
     }
 
-    async fn line_of(&self, slot: u16) -> Result<Arc<Line>, CallError> {
-        if let Some(line) = self.known(slot) {
-            return Ok(line);
+    async fn pool_of(&self, slot: u16) -> Result<Arc<Pool>, CallError> {
+        if let Some(pool) = self.known(slot) {
+            return Ok(pool);
         }
         self.refresh().await?;
         self.known(slot).ok_or_else(|| {
-            CallError::Dial(DialError::new(
+            CallError::Connect(ConnectError::new(
                 ErrorCode::ServiceUnavailable,
                 "no node of the redis cluster serves this slot",
                 "look at `CLUSTER SLOTS`: slots or masters are missing",
@@ -116,24 +116,24 @@ impl Cluster {
         })
     }
 
-    fn known(&self, slot: u16) -> Option<Arc<Line>> {
+    fn known(&self, slot: u16) -> Option<Arc<Pool>> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let address = slots
             .iter()
             .find(|(first, last, _)| (*first..=*last).contains(&slot))
             .map(|(_, _, address)| address.clone())?;
         drop(slots);
-        Some(self.line(&address))
+        Some(self.pool(&address))
     }
 
-    fn line(&self, address: &Address) -> Arc<Line> {
-        let mut lines = self.lines();
-        if let Some(line) = lines.get(address) {
-            return line.clone();
+    fn pool(&self, address: &Address) -> Arc<Pool> {
+        let mut pools = self.pools();
+        if let Some(pool) = pools.get(address) {
+            return pool.clone();
         }
-        let line = Arc::new(Line::new(self.dial.to(address.clone()), self.connections));
-        lines.insert(address.clone(), line.clone());
-        line
+        let pool = Arc::new(Pool::new(self.connector.to(address.clone()), self.connections));
+        pools.insert(address.clone(), pool.clone());
+        pool
     }
 
     pub(crate) async fn masters(&self) -> Result<Vec<Master<'_>>, CallError> {
@@ -146,21 +146,21 @@ impl Cluster {
         };
         addresses.sort();
         addresses.dedup();
-        Ok(addresses.iter().map(|address| Master::Shared(self.line(address))).collect())
+        Ok(addresses.iter().map(|address| Master::Shared(self.pool(address))).collect())
     }
 
     /// Asks any node that answers who serves what.
     pub(crate) async fn refresh(&self) -> Result<(), CallError> {
-        let mut candidates: Vec<Address> = self.lines().keys().cloned().collect();
+        let mut candidates: Vec<Address> = self.pools().keys().cloned().collect();
         candidates.extend(self.seeds.iter().cloned());
         let mut command = Cmd::new();
         command.arg("CLUSTER").arg("SLOTS");
         let mut last = None;
         for address in candidates {
-            let line = self.line(&address);
-            match line.command(&command, self.dial.timeout).await {
+            let pool = self.pool(&address);
+            match pool.command(&command, self.connector.timeout).await {
                 Ok(reply) => {
-                    let slots = parse_slots(&reply, &line);
+                    let slots = parse_slots(&reply, &pool);
                     if !slots.is_empty() {
                         self.keep(slots);
                         return Ok(());
@@ -170,7 +170,7 @@ impl Cluster {
             }
         }
         Err(last.unwrap_or_else(|| {
-            CallError::Dial(DialError::new(
+            CallError::Connect(ConnectError::new(
                 ErrorCode::ServiceUnavailable,
                 "the redis cluster serves no slots",
                 "look at `CLUSTER INFO`",
@@ -180,24 +180,24 @@ impl Cluster {
 
     fn keep(&self, slots: Vec<(u16, u16, Address)>) {
         // Lines to nodes that left the cluster end with their last call.
-        self.lines()
+        self.pools()
             .retain(|address, _| self.seeds.contains(address) || slots.iter().any(|(_, _, known)| known == address));
         *self.slots.write().unwrap_or_else(PoisonError::into_inner) = slots;
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Address, Arc<Line>>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pools(&self) -> MutexGuard<'_, HashMap<Address, Arc<Pool>>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn ask(line: &Line, command: &Cmd, timeout: Duration) -> Result<Value, CallError> {
+async fn ask(pool: &Pool, command: &Cmd, timeout: Duration) -> Result<Value, CallError> {
     let mut both = Pipeline::with_capacity(2);
     both.cmd("ASKING").add_command(command.clone());
-    two(line.commands(&both, timeout).await?).map(|(_, answer)| answer)
+    two(pool.commands(&both, timeout).await?).map(|(_, answer)| answer)
 }
 
 fn loop_of_redirects() -> CallError {
-    CallError::Dial(DialError::new(
+    CallError::Connect(ConnectError::new(
         ErrorCode::ServiceUnavailable,
         "the redis cluster sends requests in a circle",
         "a slot is being moved; it ends by itself",
@@ -205,22 +205,22 @@ fn loop_of_redirects() -> CallError {
 }
 
 /// `host:port` of a redirect. An empty host means the node that answered.
-fn node_address(text: &str, from: &Line) -> Option<Address> {
+fn node_address(text: &str, from: &Pool) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok()?;
-    match (&from.dial().place, host) {
-        (Place::Address(Address::Tcp { host, .. }), "") => Some(Address::Tcp { host: host.clone(), port }),
+    match (&from.connector().target, host) {
+        (Target::Address(Address::Tcp { host, .. }), "") => Some(Address::Tcp { host: host.clone(), port }),
         (_, host) => Some(Address::Tcp { host: host.trim_matches(['[', ']']).to_owned(), port }),
     }
 }
 
 /// `CLUSTER SLOTS`: a list of `[first, last, [host, port, …], replicas…]`.
-fn parse_slots(reply: &Value, from: &Line) -> Vec<(u16, u16, Address)> {
+fn parse_slots(reply: &Value, from: &Pool) -> Vec<(u16, u16, Address)> {
     let Value::Array(ranges) = reply else { return Vec::new() };
     ranges.iter().filter_map(|range| parse_range(range, from)).collect()
 }
 
-fn parse_range(range: &Value, from: &Line) -> Option<(u16, u16, Address)> {
+fn parse_range(range: &Value, from: &Pool) -> Option<(u16, u16, Address)> {
     let Value::Array(fields) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = fields.as_slice() else { return None };
     let [host, Value::Int(port), ..] = master.as_slice() else { return None };

@@ -13,7 +13,7 @@ use syncguard_core::{ErrorCode, LockError};
 #[derive(Debug)]
 pub(crate) enum CallError {
     /// No connection could be made: nothing was sent.
-    Dial(DialError),
+    Connect(ConnectError),
     /// The server answered with an error, or the connection broke with the request on it.
     Redis(RedisError),
     /// No answer in time: the request may have been acted upon.
@@ -22,7 +22,7 @@ pub(crate) enum CallError {
 
 /// Why a connection could not be made. Shared by all callers that waited for it.
 #[derive(Clone, Debug)]
-pub(crate) struct DialError {
+pub(crate) struct ConnectError {
     code: ErrorCode,
     message: String,
     hint: &'static str,
@@ -44,7 +44,7 @@ impl CallError {
     /// As the caller of a lock operation sees it.
     pub(crate) fn into_lock_error(self) -> LockError {
         match self {
-            Self::Dial(error) => error.into_lock_error(),
+            Self::Connect(error) => error.into_lock_error(),
             Self::Timeout => LockError::new(ErrorCode::NetworkTimeout, "redis did not answer in time")
                 .with_hint("the server is paused, overloaded or cut off; raise `timeout` if it is only far away")
                 .ambiguous(),
@@ -136,7 +136,7 @@ fn from_driver(error: &RedisError) -> LockError {
     }
 }
 
-impl DialError {
+impl ConnectError {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>, hint: &'static str) -> Self {
         Self { code, message: message.into(), hint }
     }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_and_a_lost_reply_are_ambiguous_and_a_failed_dial_is_not() {
+    fn a_lost_connection_and_a_lost_reply_are_ambiguous_and_a_failed_connect_is_not() {
         let broken = RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe));
         let error = CallError::from(broken).into_lock_error();
         assert_eq!((error.code(), error.is_ambiguous()), (ErrorCode::ServiceUnavailable, true));
@@ -261,7 +261,8 @@ mod tests {
         let error = CallError::Timeout.into_lock_error();
         assert_eq!((error.code(), error.is_ambiguous()), (ErrorCode::NetworkTimeout, true));
 
-        let refused = DialError::from_io(&"h:1", &io::Error::from(io::ErrorKind::ConnectionRefused)).into_lock_error();
+        let refused =
+            ConnectError::from_io(&"h:1", &io::Error::from(io::ErrorKind::ConnectionRefused)).into_lock_error();
         assert_eq!((refused.code(), refused.is_ambiguous()), (ErrorCode::ServiceUnavailable, false));
         assert!(refused.to_string().contains("h:1") && refused.hint().is_some());
     }

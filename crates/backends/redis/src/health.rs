@@ -7,14 +7,14 @@ use redis::{Cmd, Value};
 use syncguard_core::time::{Clock, SystemClock};
 use syncguard_core::{HealthReport, HealthStatus, LockId};
 
-use crate::backend::Shared;
 use crate::error::CallError;
-use crate::line::Line;
+use crate::operations::Operations;
+use crate::pool::Pool;
 use crate::{reply, script};
 
-pub(crate) async fn check(shared: &Shared) -> HealthReport {
+pub(crate) async fn check(operations: &Operations) -> HealthReport {
     let mut report = HealthReport::default();
-    let masters = match shared.router.masters().await {
+    let masters = match operations.router.masters().await {
         Ok(masters) => masters,
         Err(error) => {
             fail(&mut report, "reachable", error);
@@ -23,10 +23,10 @@ pub(crate) async fn check(shared: &Shared) -> HealthReport {
     };
     let several = masters.len() > 1;
     for master in &masters {
-        let name = if several { format!(" ({})", master.line().dial().name()) } else { String::new() };
-        server(shared, master.line(), &name, &mut report).await;
+        let name = if several { format!(" ({})", master.pool().connector().name()) } else { String::new() };
+        server(operations, master.pool(), &name, &mut report).await;
     }
-    scripts(shared, &mut report).await;
+    scripts(operations, &mut report).await;
     report
 }
 
@@ -38,16 +38,16 @@ fn fail(report: &mut HealthReport, name: impl Into<String>, error: CallError) {
     }
 }
 
-async fn server(shared: &Shared, line: &Line, suffix: &str, report: &mut HealthReport) {
+async fn server(operations: &Operations, pool: &Pool, suffix: &str, report: &mut HealthReport) {
     let before = SystemClock.wall();
     let mut time = Cmd::new();
     time.arg("TIME");
-    let answer = match line.command(&time, shared.timeout).await {
+    let answer = match pool.command(&time, operations.timeout).await {
         Ok(answer) => answer,
         Err(error) => return fail(report, format!("reachable{suffix}"), error),
     };
     let after = SystemClock.wall();
-    report.push(HealthStatus::Pass, format!("reachable{suffix}"), line.dial().name());
+    report.push(HealthStatus::Pass, format!("reachable{suffix}"), pool.connector().name());
     report.push(HealthStatus::Pass, format!("authenticated{suffix}"), "the server answers commands");
     if let Ok(now) = reply::time(&answer) {
         let middle = i64::midpoint(before.as_millis(), after.as_millis());
@@ -60,7 +60,7 @@ async fn server(shared: &Shared, line: &Line, suffix: &str, report: &mut HealthR
     }
     let mut info = Cmd::new();
     info.arg("INFO");
-    match line.command(&info, shared.timeout).await {
+    match pool.command(&info, operations.timeout).await {
         Ok(Value::BulkString(bytes)) => settings(&Info(String::from_utf8_lossy(&bytes).into_owned()), suffix, report),
         Err(error) if error.word() == Some("NOPERM") => {
             report
@@ -143,10 +143,10 @@ fn persistence(info: &Info, suffix: &str, report: &mut HealthReport) {
 }
 
 /// An id that nobody has: the script runs, finds nothing and writes nothing.
-async fn scripts(shared: &Shared, report: &mut HealthReport) {
+async fn scripts(operations: &Operations, report: &mut HealthReport) {
     let probe = LockId::random();
-    let index = shared.names.index(&probe);
-    match shared.router.script(&script::LOOKUP, &[&index, &index], &[], shared.timeout).await {
+    let index = operations.names.index(&probe);
+    match operations.router.script(&script::LOOKUP, &[&index, &index], &[], operations.timeout).await {
         Ok(_) => {
             report.push(HealthStatus::Pass, "scripts", "run");
         }

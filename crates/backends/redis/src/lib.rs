@@ -4,26 +4,26 @@
 //! waiters of all processes. What Redis itself can lose (an asynchronous failover, a crash without an append-only file, an
 //! eviction) is told in `docs/backends/redis.md`, with what fences still protect then.
 //!
-//! Begin with [`RedisBackend::connect`]; [`RedisOptions`] has everything a URL can say. Inside: `backend` turns operations into scripts,
-//! `router` finds the server, `line` shares connections, `listener` hears releases.
+//! Begin with [`RedisBackend::connect`]; [`RedisBuilder`] has everything a URL can say. Inside: `operations` turns lock operations
+//! into scripts, `router` finds the server, `pool` shares connections, `listener` hears releases.
 
 mod backend;
+mod builder;
 mod cluster;
-mod dial;
+mod connect;
 mod error;
 mod health;
-mod held;
-mod line;
 mod listener;
 mod names;
-mod options;
-mod purge;
+mod operations;
+mod own_locks;
+mod pool;
 mod reply;
 mod router;
 mod script;
 mod spread;
-mod stream;
+mod tls;
 mod url;
 
 pub use backend::RedisBackend;
-pub use options::RedisOptions;
+pub use builder::RedisBuilder;

@@ -139,8 +139,8 @@ async fn run(router: Arc<Router>, hub: WakeHub, wanted: Arc<Wanted>) {
     let mut pause = Duration::from_millis(50);
     loop {
         wait_until_wanted(&wanted).await;
-        if let Some(dial) = router.listening_post().await
-            && let Ok(connection) = dial.subscribe().await
+        if let Some(connector) = router.listening_server().await
+            && let Ok(connection) = connector.subscribe().await
         {
             let (sink, stream) = connection.split();
             let mut session = Session::new(sink, &router, &hub, &wanted);

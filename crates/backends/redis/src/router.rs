@@ -12,17 +12,17 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, ServerErrorKind, Value};
 use syncguard_core::{LockError, Result};
 
+use crate::builder::{RedisBuilder, Topology};
 use crate::cluster::Cluster;
-use crate::dial::{Dial, Place};
-use crate::error::{CallError, DialError};
-use crate::line::Line;
+use crate::connect::{Connector, Target};
+use crate::error::{CallError, ConnectError};
 use crate::names::slot;
-use crate::options::{RedisOptions, Topology};
+use crate::pool::Pool;
 use crate::script::Script;
-use crate::stream::connector;
+use crate::tls::connector;
 
 pub(crate) enum Router {
-    Server(Line),
+    Server(Pool),
     Cluster(Cluster),
     Given(Box<dyn Given>),
 }
@@ -42,33 +42,33 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Given for C {
 }
 
 impl Router {
-    pub(crate) fn new(options: &RedisOptions) -> Result<Self> {
-        let place = match &options.topology {
-            Topology::Single(address) => Place::Address(address.clone()),
+    pub(crate) fn new(options: &RedisBuilder) -> Result<Self> {
+        let target = match &options.topology {
+            Topology::Single(address) => Target::Address(address.clone()),
             Topology::Sentinel { sentinels, master } => {
-                Place::Master { sentinels: sentinels.clone(), name: master.clone() }
+                Target::Master { sentinels: sentinels.clone(), name: master.clone() }
             }
             Topology::Cluster(seeds) => {
-                Place::Address(seeds.first().cloned().ok_or_else(|| LockError::invalid("the cluster has no host"))?)
+                Target::Address(seeds.first().cloned().ok_or_else(|| LockError::invalid("the cluster has no host"))?)
             }
         };
-        let dial = Dial {
-            place,
+        let connector = Connector {
+            target,
             login: options.login.clone(),
             sentinel_login: options.sentinel_login.clone(),
             tls: options.tls.as_ref().map(connector).transpose()?,
             timeout: options.connect_timeout,
         };
         Ok(match &options.topology {
-            Topology::Cluster(seeds) => Self::Cluster(Cluster::new(dial, seeds.clone(), options.connections)),
-            _ => Self::Server(Line::new(dial, options.connections)),
+            Topology::Cluster(seeds) => Self::Cluster(Cluster::new(connector, seeds.clone(), options.connections)),
+            _ => Self::Server(Pool::new(connector, options.connections)),
         })
     }
 
     /// Connects, so that a wrong address or password is an error now.
     pub(crate) async fn ready(&self) -> Result<()> {
         match self {
-            Self::Server(line) => line.ready().await.map_err(DialError::into_lock_error),
+            Self::Server(pool) => pool.ready().await.map_err(ConnectError::into_lock_error),
             Self::Cluster(cluster) => cluster.refresh().await.map_err(CallError::into_lock_error),
             Self::Given(_) => Ok(()),
         }
@@ -95,10 +95,10 @@ impl Router {
     /// Runs a command where a name lives.
     pub(crate) async fn command(&self, command: &Cmd, name: &str, timeout: Duration) -> Result<Value, CallError> {
         match self {
-            Self::Server(line) => {
-                let answer = line.command(command, timeout).await;
-                if matches!(line.dial().place, Place::Master { .. }) && is_demoted(&answer) {
-                    line.hang_up();
+            Self::Server(pool) => {
+                let answer = pool.command(command, timeout).await;
+                if matches!(pool.connector().target, Target::Master { .. }) && is_demoted(&answer) {
+                    pool.close_all();
                 }
                 answer
             }
@@ -117,10 +117,10 @@ impl Router {
         let mut time = Cmd::new();
         time.arg("TIME");
         match self {
-            Self::Server(line) => {
+            Self::Server(pool) => {
                 let mut both = Pipeline::with_capacity(2);
                 both.add_command(get).add_command(time);
-                two(line.commands(&both, timeout).await?)
+                two(pool.commands(&both, timeout).await?)
             }
             Self::Cluster(cluster) => cluster.get_with_time(get, time, slot(name), timeout).await,
             // The time first: a lock read later than the clock can only look more alive than it is.
@@ -131,10 +131,10 @@ impl Router {
         }
     }
 
-    /// One line for each server that takes writes, with its name; none for a connection that was brought along.
+    /// One pool for each server that takes writes, with its name; none for a connection that was brought along.
     pub(crate) async fn masters(&self) -> Result<Vec<Master<'_>>, CallError> {
         match self {
-            Self::Server(line) => Ok(vec![Master::Borrowed(line)]),
+            Self::Server(pool) => Ok(vec![Master::Borrowed(pool)]),
             Self::Cluster(cluster) => cluster.masters().await,
             Self::Given(_) => Ok(Vec::new()),
         }
@@ -146,7 +146,7 @@ impl Router {
         command.arg("PUBSUB").arg("NUMSUB").arg(channels);
         let Ok(masters) = self.masters().await else { return Vec::new() };
         let Some(post) = masters.first() else { return Vec::new() };
-        match post.line().command(&command, timeout).await {
+        match post.pool().command(&command, timeout).await {
             // Name, count, name, count, in the order of the question.
             Ok(Value::Array(parts)) => parts.chunks(2).map(|pair| count(pair).unwrap_or(0)).collect(),
             _ => Vec::new(),
@@ -154,10 +154,12 @@ impl Router {
     }
 
     /// Where a listener for messages may connect: any server of a cluster relays them.
-    pub(crate) async fn listening_post(&self) -> Option<Dial> {
+    pub(crate) async fn listening_server(&self) -> Option<Connector> {
         match self {
-            Self::Server(line) => Some(line.dial().clone()),
-            Self::Cluster(cluster) => cluster.masters().await.ok()?.first().map(|master| master.line().dial().clone()),
+            Self::Server(pool) => Some(pool.connector().clone()),
+            Self::Cluster(cluster) => {
+                cluster.masters().await.ok()?.first().map(|master| master.pool().connector().clone())
+            }
             Self::Given(_) => None,
         }
     }
@@ -165,15 +167,15 @@ impl Router {
 
 /// A server that takes writes.
 pub(crate) enum Master<'a> {
-    Borrowed(&'a Line),
-    Shared(Arc<Line>),
+    Borrowed(&'a Pool),
+    Shared(Arc<Pool>),
 }
 
 impl Master<'_> {
-    pub(crate) fn line(&self) -> &Line {
+    pub(crate) fn pool(&self) -> &Pool {
         match self {
-            Self::Borrowed(line) => line,
-            Self::Shared(line) => line,
+            Self::Borrowed(pool) => pool,
+            Self::Shared(pool) => pool,
         }
     }
 }

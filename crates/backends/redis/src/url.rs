@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use syncguard_core::{LockError, Result};
 
-use crate::options::{Address, RedisOptions, TlsOptions, Topology};
+use crate::builder::{Address, RedisBuilder, TlsOptions, Topology};
 
 const OPTIONS: &str = "prefix, timeout, connect_timeout, connections, wake, cleanup_in_is_locked, fence_floor, wait_replicas, \
                        wait_timeout, ca, cert, key, tls, user, password, db, sentinel_user, sentinel_password";
 
-pub(crate) fn parse(url: &str) -> Result<RedisOptions> {
+pub(crate) fn parse(url: &str) -> Result<RedisBuilder> {
     let (scheme, rest) = url.split_once(':').ok_or_else(unknown_scheme)?;
     let scheme = scheme.to_ascii_lowercase().replace("valkeys", "rediss").replace("valkey", "redis");
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -52,16 +52,16 @@ fn unknown_scheme() -> LockError {
     )
 }
 
-fn socket(place: &str) -> Result<RedisOptions> {
+fn socket(place: &str) -> Result<RedisBuilder> {
     let path = decode(place)?;
     if !path.starts_with('/') {
         return Err(LockError::invalid("the path of the socket is not absolute")
             .with_hint("write redis+unix:///run/redis.sock"));
     }
-    Ok(RedisOptions::of(Topology::Single(Address::Unix(PathBuf::from(path)))))
+    Ok(RedisBuilder::of(Topology::Single(Address::Unix(PathBuf::from(path)))))
 }
 
-fn network(place: &str, kind: &str) -> Result<RedisOptions> {
+fn network(place: &str, kind: &str) -> Result<RedisBuilder> {
     let (authority, path) = place.split_once('/').unwrap_or((place, ""));
     // A password may hold an unescaped @; a host cannot.
     let (login, hosts) = authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
@@ -87,7 +87,7 @@ fn network(place: &str, kind: &str) -> Result<RedisOptions> {
             (Topology::Single(host), path)
         }
     };
-    let mut options = RedisOptions::of(topology);
+    let mut options = RedisBuilder::of(topology);
     options.login.database = parse_database(database)?;
     if kind == "cluster" && options.login.database != 0 {
         return Err(LockError::invalid("a cluster has database 0 only").with_hint("leave the number out"));
@@ -125,7 +125,7 @@ fn parse_database(text: &str) -> Result<i64> {
     text.parse::<u16>().map(i64::from).map_err(|_| LockError::invalid("the database in the url is not a number"))
 }
 
-fn apply(options: &mut RedisOptions, query: &str) -> Result<()> {
+fn apply(options: &mut RedisBuilder, query: &str) -> Result<()> {
     let mut given = Given::default();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -146,7 +146,7 @@ struct Given {
     wait_timeout: Option<Duration>,
 }
 
-fn set(options: &mut RedisOptions, given: &mut Given, name: &str, value: String) -> Result<()> {
+fn set(options: &mut RedisBuilder, given: &mut Given, name: &str, value: String) -> Result<()> {
     match name {
         "prefix" => options.prefix = value,
         "timeout" => options.timeout = duration(name, &value)?,
@@ -175,7 +175,7 @@ fn set(options: &mut RedisOptions, given: &mut Given, name: &str, value: String)
 }
 
 impl Given {
-    fn finish(self, options: &mut RedisOptions) -> Result<()> {
+    fn finish(self, options: &mut RedisBuilder) -> Result<()> {
         let names_files = self.ca.is_some() || self.cert.is_some() || self.key.is_some();
         match &mut options.tls {
             Some(tls) => {

@@ -6,7 +6,7 @@ mod support;
 use support::{fresh_prefix, raw};
 use syncguard_conformance::{Harness, Poison, Unsupported, suite};
 use syncguard_core::{Key, LockId};
-use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::redis::Reply;
 use syncguard_testkit::{redis_ca, redis_cluster_url, redis_sentinel_url, redis_tls_url, redis_url};
 
@@ -49,8 +49,8 @@ impl RedisHarness {
         Self::on(url, port)
     }
 
-    fn options(&self) -> RedisOptions {
-        RedisOptions::from_url(&self.url).unwrap().prefix(self.prefix.as_str())
+    fn options(&self) -> RedisBuilder {
+        RedisBuilder::from_url(&self.url).unwrap().prefix(self.prefix.as_str())
     }
 
     fn lock_name(&self, key: &Key) -> String {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use syncguard_core::{LockBackend, Locker};
-use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::RedisServer;
 
 use crate::{percentile, server};
@@ -60,7 +60,7 @@ async fn race(server: &RedisServer, waiters: usize, clients: usize, wake: bool, 
     let mut lockers = Vec::new();
     for _ in 0..clients {
         let options =
-            RedisOptions::from_url(&server.url()).unwrap().wake(wake).prefix(format!("r{waiters}-{clients}-{wake}"));
+            RedisBuilder::from_url(&server.url()).unwrap().wake(wake).prefix(format!("r{waiters}-{clients}-{wake}"));
         lockers.push(Locker::new(RedisBackend::open(options).await.unwrap()));
     }
     server.command(&["CONFIG", "RESETSTAT"]);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rslock::LockManager;
 use syncguard_core::{AcquireOutcome, AcquireRequest, Key, LockBackend, Ttl};
-use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::RedisServer;
 
 use crate::raw::{self, Pair};
@@ -26,7 +26,7 @@ pub(crate) async fn run(effort: Effort) {
     let servers = [server(), server(), server()];
     let first = &servers[0];
     let pair = Pair::ours(first);
-    let options = RedisOptions::from_url(&first.url()).unwrap();
+    let options = RedisBuilder::from_url(&first.url()).unwrap();
     let ours = RedisBackend::open(options.clone()).await.unwrap();
     let quiet = RedisBackend::open(options.clone().wake(false)).await.unwrap();
     let narrow = RedisBackend::open(options.connections(1)).await.unwrap();

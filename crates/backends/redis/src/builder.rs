@@ -1,6 +1,6 @@
 //! What can a user choose about the Redis backend?
 //!
-//! Everything a URL can say, as a builder. The URL's grammar is in [`url`](crate::url); both end in one validated [`RedisOptions`].
+//! Everything a URL can say, as a builder. The URL's grammar is in [`url`](crate::url); both end in one validated [`RedisBuilder`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,15 +15,15 @@ use crate::url;
 ///
 /// ```
 /// use std::time::Duration;
-/// use syncguard_redis::RedisOptions;
+/// use syncguard_redis::RedisBuilder;
 ///
-/// let options = RedisOptions::from_url("redis://:secret@127.0.0.1/0?prefix=app")?.timeout(Duration::from_secs(2));
+/// let options = RedisBuilder::from_url("redis://:secret@127.0.0.1/0?prefix=app")?.timeout(Duration::from_secs(2));
 /// assert!(!format!("{options:?}").contains("secret"));
 /// # Ok::<(), syncguard_core::LockError>(())
 /// ```
 #[derive(Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "independent switches of a builder, never passed by position")]
-pub struct RedisOptions {
+pub struct RedisBuilder {
     pub(crate) topology: Topology,
     pub(crate) login: Login,
     /// For the sentinels themselves, which have users of their own.
@@ -79,14 +79,14 @@ pub(crate) struct WaitReplicas {
     pub(crate) timeout: Duration,
 }
 
-impl Default for RedisOptions {
+impl Default for RedisBuilder {
     /// `redis://127.0.0.1:6379/0`
     fn default() -> Self {
         Self::of(Topology::Single(Address::Tcp { host: "127.0.0.1".to_owned(), port: 6379 }))
     }
 }
 
-impl RedisOptions {
+impl RedisBuilder {
     pub(crate) fn of(topology: Topology) -> Self {
         Self {
             topology,
@@ -245,9 +245,9 @@ impl fmt::Debug for Login {
     }
 }
 
-impl fmt::Debug for RedisOptions {
+impl fmt::Debug for RedisBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisOptions")
+        f.debug_struct("RedisBuilder")
             .field("topology", &self.topology)
             .field("login", &self.login)
             .field("tls", &self.tls)

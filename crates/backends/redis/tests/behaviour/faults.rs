@@ -1,16 +1,13 @@
 //! Do exclusion and fences hold while servers die, stall, forget and lose replies?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::{attempt, eventually, key, take, ttl};
+use crate::support::{attempt, eventually, key, take, ttl};
 use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, LockBackend, LockError, Lookup, Ttl};
-use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::redis::Appendonly;
 use syncguard_testkit::{Fault, FaultProxy, RedisOptions as Server, RedisServer};
 
@@ -82,7 +79,7 @@ impl Contest {
     /// Runs `fault` in the middle of the contest, several times, and judges.
     async fn run(url: &str, rounds: u32, mut fault: impl AsyncFnMut(u32)) -> Arc<Self> {
         let contest = Self::new();
-        let options = RedisOptions::from_url(url).unwrap().timeout(Duration::from_secs(2));
+        let options = RedisBuilder::from_url(url).unwrap().timeout(Duration::from_secs(2));
         let mut workers = Vec::new();
         for number in 0..8 {
             let backend = RedisBackend::open(options.clone()).await.unwrap();

@@ -10,59 +10,60 @@ use redis::{Cmd, Value};
 use syncguard_core::time::CLEANUP_GUARD_MS;
 use syncguard_core::{ErrorCode, LockError, LockId, Result};
 
-use crate::backend::Shared;
+use super::Operations;
 use crate::error::CallError;
-use crate::line::Line;
+use crate::pool::Pool;
 use crate::reply::{self, Stored};
 use crate::script;
 
 /// Removes the lock if it has been dead for longer than the guard.
-async fn one(shared: &Shared, name: &str, stored: &Stored) -> Result<bool> {
+async fn one(operations: &Operations, name: &str, stored: &Stored) -> Result<bool> {
     let Some(lock_id) = &stored.lock_id else { return Ok(false) };
     let Ok(id) = LockId::parse(lock_id) else { return Ok(false) };
-    let index = shared.names.index(&id);
+    let index = operations.names.index(&id);
     let guard = CLEANUP_GUARD_MS.to_string();
-    let answer = shared.router.script(&script::PURGE, &[name, &index], &[lock_id, &guard], shared.timeout).await;
+    let answer =
+        operations.router.script(&script::PURGE, &[name, &index], &[lock_id, &guard], operations.timeout).await;
     reply::purged(&answer.map_err(CallError::into_lock_error)?)
 }
 
 /// For `is_locked`: whatever happens here never changes its answer.
-pub(crate) fn in_background(shared: Arc<Shared>, name: String, stored: Stored) {
+pub(crate) fn in_background(operations: Arc<Operations>, name: String, stored: Stored) {
     tokio::spawn(async move {
-        if let Err(error) = one(&shared, &name, &stored).await {
+        if let Err(error) = one(&operations, &name, &stored).await {
             tracing::debug!(target: "syncguard", code = %error.code(), "cleanup failed");
         }
     });
 }
 
 /// Looks at every lock under the prefix, on every server.
-pub(crate) async fn all(shared: &Shared) -> Result<u64> {
-    let masters = shared.router.masters().await.map_err(CallError::into_lock_error)?;
+pub(crate) async fn all(operations: &Operations) -> Result<u64> {
+    let masters = operations.router.masters().await.map_err(CallError::into_lock_error)?;
     if masters.is_empty() {
         let error = LockError::new(ErrorCode::InvalidArgument, "a connection that was brought along cannot be scanned");
         return Err(error.with_hint("connect by url to purge"));
     }
     let mut removed = 0;
     for master in &masters {
-        for prefix in shared.names.prefixes() {
-            removed += scan(shared, master.line(), prefix).await?;
+        for prefix in operations.names.prefixes() {
+            removed += scan(operations, master.pool(), prefix).await?;
         }
     }
     Ok(removed)
 }
 
-async fn scan(shared: &Shared, line: &Line, prefix: &str) -> Result<u64> {
+async fn scan(operations: &Operations, pool: &Pool, prefix: &str) -> Result<u64> {
     let pattern = if prefix.is_empty() { "*".to_owned() } else { format!("{}:*", escaped(prefix)) };
     let mut cursor = "0".to_owned();
     let mut removed = 0;
     loop {
         let mut command = Cmd::new();
         command.arg("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(500).arg("TYPE").arg("string");
-        let answer = line.command(&command, shared.timeout).await.map_err(CallError::into_lock_error)?;
+        let answer = pool.command(&command, operations.timeout).await.map_err(CallError::into_lock_error)?;
         let (next, names) =
             page(&answer).ok_or_else(|| LockError::internal("redis answered SCAN with something else"))?;
-        for name in names.iter().filter(|name| shared.names.is_lock(name)) {
-            removed += u64::from(purge_if_dead(shared, line, name).await?);
+        for name in names.iter().filter(|name| operations.names.is_lock(name)) {
+            removed += u64::from(purge_if_dead(operations, pool, name).await?);
         }
         if next == "0" {
             return Ok(removed);
@@ -71,15 +72,15 @@ async fn scan(shared: &Shared, line: &Line, prefix: &str) -> Result<u64> {
     }
 }
 
-async fn purge_if_dead(shared: &Shared, line: &Line, name: &str) -> Result<bool> {
+async fn purge_if_dead(operations: &Operations, pool: &Pool, name: &str) -> Result<bool> {
     let mut both = redis::Pipeline::with_capacity(2);
     both.cmd("GET").arg(name).cmd("TIME");
-    let replies = line.commands(&both, shared.timeout).await.map_err(CallError::into_lock_error)?;
+    let replies = pool.commands(&both, operations.timeout).await.map_err(CallError::into_lock_error)?;
     let [value, time] = replies.as_slice() else { return Ok(false) };
     let now = reply::time(time)?;
     match Stored::parse(value) {
         Ok(Some(stored)) if now.since(stored.expires_at) > Duration::from_millis(CLEANUP_GUARD_MS.unsigned_abs()) => {
-            one(shared, name, &stored).await
+            one(operations, name, &stored).await
         }
         // Alive, gone, or not a lock: none of our business.
         _ => Ok(false),

@@ -12,7 +12,7 @@ use syncguard_core::{BootTime, LockId, Ttl};
 
 /// Locks of this process by id.
 #[derive(Default)]
-pub(crate) struct Held(Mutex<Inner>);
+pub(crate) struct OwnLocks(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -26,7 +26,7 @@ struct Entry {
     forget_at: BootTime,
 }
 
-impl Held {
+impl OwnLocks {
     pub(crate) fn remember(&self, lock_id: &LockId, lock: &str, ttl: Ttl) {
         let now = SystemClock.boot();
         let mut inner = self.inner();
@@ -69,19 +69,19 @@ mod tests {
 
     #[test]
     fn locks_that_nobody_released_do_not_pile_up() {
-        let held = Held::default();
+        let own = OwnLocks::default();
         // Dead as soon as they are written, were it not for the tolerance; so count what a sweep may keep.
         let long = Ttl::from_millis(60_000).unwrap();
         let kept = LockId::random();
-        held.remember(&kept, "app:kept", long);
+        own.remember(&kept, "app:kept", long);
         for _ in 0..10_000 {
             let id = LockId::random();
-            held.remember(&id, "app:leaked", long);
-            held.inner().locks.get_mut(&id).unwrap().forget_at = BootTime::from_start(std::time::Duration::ZERO);
+            own.remember(&id, "app:leaked", long);
+            own.inner().locks.get_mut(&id).unwrap().forget_at = BootTime::from_start(std::time::Duration::ZERO);
         }
-        assert!(held.inner().locks.len() <= 2048, "{}", held.inner().locks.len());
-        assert_eq!(held.name(&kept).as_deref(), Some("app:kept"));
-        held.forget(&kept);
-        assert_eq!(held.name(&kept), None);
+        assert!(own.inner().locks.len() <= 2048, "{}", own.inner().locks.len());
+        assert_eq!(own.name(&kept).as_deref(), Some("app:kept"));
+        own.forget(&kept);
+        assert_eq!(own.name(&kept), None);
     }
 }

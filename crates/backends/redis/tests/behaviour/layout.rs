@@ -1,13 +1,10 @@
 //! What lies in Redis, and what happens when something else lies there?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
-use support::{Held, attempt, fresh_prefix, key, raw, refusal, take, ttl};
+use crate::support::{Held, attempt, fresh_prefix, key, raw, refusal, take, ttl};
 use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, LockBackend, LockId, Lookup, ReleaseOutcome, Ttl};
-use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::redis::Reply;
 use syncguard_testkit::redis_url;
 
@@ -22,10 +19,10 @@ impl Place {
         Self::with(|options| options).await
     }
 
-    async fn with(change: impl FnOnce(RedisOptions) -> RedisOptions) -> Self {
+    async fn with(change: impl FnOnce(RedisBuilder) -> RedisBuilder) -> Self {
         let (url, prefix) = (redis_url(), fresh_prefix());
         let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1.parse().unwrap();
-        let options = RedisOptions::from_url(&url).unwrap().prefix(prefix.as_str());
+        let options = RedisBuilder::from_url(&url).unwrap().prefix(prefix.as_str());
         Self { backend: RedisBackend::open(change(options)).await.unwrap(), prefix, port }
     }
 
@@ -330,7 +327,8 @@ async fn cleanup_and_purge_remove_only_locks_that_are_long_dead() {
     place.run(&["SET", &place.counter("dead"), "5"]);
 
     assert!(!place.backend.is_locked(&key("looked-at")).await.unwrap());
-    support::eventually("the cleanup", async || number(&place.run(&["EXISTS", &place.index(&looked_at)])) == 0).await;
+    crate::support::eventually("the cleanup", async || number(&place.run(&["EXISTS", &place.index(&looked_at)])) == 0)
+        .await;
     assert_eq!(place.backend.purge_expired().await.unwrap(), 1);
 
     let left = |id: &LockId| number(&place.run(&["EXISTS", &place.index(id)]));

@@ -1,15 +1,12 @@
 //! Who gets in, how, and what is said to those who do not?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use support::{attempt, key, refusal, take, ttl};
+use crate::support::{attempt, key, refusal, take, ttl};
 use syncguard_core::{ErrorCode, HealthStatus, LockBackend, LockError, Lookup, Ttl};
-use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::{RedisOptions as Server, RedisServer, free_port};
 
 async fn cycle(backend: &RedisBackend) {
@@ -125,7 +122,7 @@ async fn a_wrong_password_is_refused_and_never_printed() {
         Ok(backend) => refusal(&backend, &key("k")).await,
     };
     assert_eq!(code, ErrorCode::AuthFailed);
-    let options = RedisOptions::from_url(&server.url()).unwrap();
+    let options = RedisBuilder::from_url(&server.url()).unwrap();
     assert!(!format!("{options:?}").contains("canary"));
 }
 
@@ -251,14 +248,14 @@ async fn a_busy_server_is_unavailable_and_not_broken() {
     take(&backend, &key("warm")).await;
     let mut blocker = server.client().unwrap();
     let spin = std::thread::spawn(move || blocker.command_raw(&["EVAL", "while true do end", "0"]));
-    support::eventually("BUSY", async || {
+    crate::support::eventually("BUSY", async || {
         let result = attempt(&backend, &key("k"), ttl(1000)).await;
         matches!(result, Err(error) if error.code() == ErrorCode::ServiceUnavailable)
     })
     .await;
     server.command(&["SCRIPT", "KILL"]);
     let _ = spin.join().unwrap();
-    support::eventually("the recovery", async || attempt(&backend, &key("k"), ttl(1000)).await.is_ok()).await;
+    crate::support::eventually("the recovery", async || attempt(&backend, &key("k"), ttl(1000)).await.is_ok()).await;
 }
 
 #[tokio::test]

@@ -1,21 +1,18 @@
 //! Do locks survive what happens in a cluster: redirects, a failover, a slot that moves?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use support::{attempt, eventually, fresh_prefix, key, refusal, take};
+use crate::support::{attempt, eventually, fresh_prefix, key, refusal, take};
 use syncguard_core::{
     AcquireRequest, ErrorCode, ExtendOutcome, HealthStatus, Key, LockBackend, LockId, Lookup, ReleaseOutcome, Ttl,
 };
-use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::redis::cluster::slot_of;
 use syncguard_testkit::{RedisCluster, redis_cluster_url};
 
 async fn client(url: &str, prefix: &str) -> RedisBackend {
-    RedisBackend::open(RedisOptions::from_url(url).unwrap().prefix(prefix)).await.unwrap()
+    RedisBackend::open(RedisBuilder::from_url(url).unwrap().prefix(prefix)).await.unwrap()
 }
 
 /// The slot of a key's lock under an untagged prefix.

@@ -1,20 +1,17 @@
 //! Do waiters hear of a release, and does everything work when they do not?
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
-use support::{attempt, fresh_prefix, key, take, ttl};
+use crate::support::{attempt, fresh_prefix, key, take, ttl};
 use syncguard_core::{LockBackend, Ttl};
-use syncguard_redis::{RedisBackend, RedisOptions};
+use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::{Fault, FaultProxy, RedisOptions as Server, RedisServer, redis_cluster_url, redis_url};
 use tokio::time::timeout;
 
 const SOON: Duration = Duration::from_secs(10);
 
 async fn two_clients(url: &str) -> (RedisBackend, RedisBackend) {
-    let options = RedisOptions::from_url(url).unwrap().prefix(fresh_prefix());
+    let options = RedisBuilder::from_url(url).unwrap().prefix(fresh_prefix());
     (RedisBackend::open(options.clone()).await.unwrap(), RedisBackend::open(options).await.unwrap())
 }
 
@@ -66,7 +63,7 @@ async fn a_release_of_another_key_wakes_nobody() {
 #[tokio::test]
 async fn a_thousand_waiters_share_one_connection_and_leave_no_subscription_behind() {
     let server = RedisServer::start(Server::new());
-    let backend = RedisBackend::open(RedisOptions::from_url(&server.url()).unwrap()).await.unwrap();
+    let backend = RedisBackend::open(RedisBuilder::from_url(&server.url()).unwrap()).await.unwrap();
     let keys: Vec<_> = (0..100).map(|number| key(&format!("k{number}"))).collect();
     let mut hints = Vec::new();
     for round in 0..1000 {
@@ -77,7 +74,7 @@ async fn a_thousand_waiters_share_one_connection_and_leave_no_subscription_behin
     assert!(clients(&server) <= 2 + 1 + 1, "{}", server.command(&["CLIENT", "LIST"]));
 
     drop(hints);
-    support::eventually("the unsubscription", async || subscriptions(&server) == 0).await;
+    crate::support::eventually("the unsubscription", async || subscriptions(&server) == 0).await;
 }
 
 #[tokio::test]
@@ -91,7 +88,7 @@ async fn a_subscription_that_drops_comes_back_and_wakes_everybody_once() {
     server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
 
     timeout(SOON, hint.woken()).await.expect("whoever may have missed a release looks for itself");
-    support::eventually("the new subscription", async || subscriptions(&server) == 1).await;
+    crate::support::eventually("the new subscription", async || subscriptions(&server) == 1).await;
     // One hint for the loss, and perhaps one more when the subscription was back; then only the release.
     while timeout(Duration::from_millis(300), hint.woken()).await.is_ok() {}
     holder.release(&held.id).await.unwrap();
@@ -107,7 +104,7 @@ async fn a_restarted_server_is_listened_to_again() {
     server.kill_hard();
     server.restart();
 
-    support::eventually("the new subscription", async || subscriptions(&server) == 1).await;
+    crate::support::eventually("the new subscription", async || subscriptions(&server) == 1).await;
     while timeout(Duration::from_millis(300), hint.woken()).await.is_ok() {}
     let held = loop {
         // The holder's connection died with the server; the next attempt makes a new one.

@@ -1,9 +1,6 @@
 //! Is the master found, lost and found again?
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
-use support::{attempt, eventually, key, take};
+use crate::support::{attempt, eventually, key, take};
 use syncguard_core::{ErrorCode, LockBackend, ReleaseOutcome, Ttl};
 use syncguard_redis::RedisBackend;
 use syncguard_testkit::{RedisSentinel, free_port, redis_sentinel_url};

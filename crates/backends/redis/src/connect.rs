@@ -1,0 +1,287 @@
+//! How does a connection come to be?
+//!
+//! Open a stream, log in, and behind sentinels first ask them who the master is. One bound covers all of it. The stream (TCP, TLS over
+//! TCP, or a Unix socket) is opened here and not by the driver: so failures keep their kind, and the reader counts what it hears.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
+use rustls::pki_types::ServerName;
+use syncguard_core::ErrorCode;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
+
+use crate::builder::{Address, Login};
+use crate::error::ConnectError;
+
+/// Everything needed to connect, again and again.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    pub(crate) target: Target,
+    pub(crate) login: Login,
+    pub(crate) sentinel_login: Login,
+    pub(crate) tls: Option<TlsConnector>,
+    pub(crate) timeout: Duration,
+}
+
+/// Where to connect to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Address(Address),
+    /// Whatever the sentinels call the master at that moment.
+    Master {
+        sentinels: Vec<Address>,
+        name: String,
+    },
+}
+
+/// An established connection that many tasks share. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    pub(crate) multiplexed: MultiplexedConnection,
+    pub(crate) heard: Arc<AtomicU64>,
+    closed: Arc<AtomicBool>,
+    driver: Arc<Driver>,
+}
+
+/// The task that reads and writes. Ends with the last clone, even if a reply is still owed.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Sets its flag also when the task is dropped with its runtime.
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Connection {
+    /// Whether the connection has ended: nothing would leave on it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection for all who share it.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.driver.0.abort();
+    }
+}
+
+impl Connector {
+    /// The same way in, to another server.
+    pub(crate) fn to(&self, address: Address) -> Self {
+        Self { target: Target::Address(address), ..self.clone() }
+    }
+
+    /// A connection for commands.
+    pub(crate) async fn connect(&self) -> Result<Connection, ConnectError> {
+        self.bounded(async {
+            let (address, stream) = self.open().await?;
+            let connection = greet(&address, stream, &self.login).await?;
+            if matches!(self.target, Target::Master { .. }) {
+                check_role(&address, &connection).await?;
+            }
+            Ok(connection)
+        })
+        .await
+    }
+
+    /// A connection for messages.
+    pub(crate) async fn subscribe(&self) -> Result<PubSub, ConnectError> {
+        self.bounded(async {
+            let (address, stream) = self.open().await?;
+            let info = connection_info(&self.login);
+            PubSub::new(&info, stream).await.map_err(|error| ConnectError::from_greeting(&address, &error))
+        })
+        .await
+    }
+
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
+        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(ConnectError::timed_out(&self.name())))
+    }
+
+    async fn open(&self) -> Result<(Address, Stream), ConnectError> {
+        let address = match &self.target {
+            Target::Address(address) => address.clone(),
+            Target::Master { sentinels, name } => self.ask_sentinels(sentinels, name).await?,
+        };
+        let opened = Stream::open(&address, self.tls.as_ref(), self.timeout * 3 / 4).await;
+        let stream = opened.map_err(|error| ConnectError::from_io(&address, &error))?;
+        Ok((address, stream))
+    }
+
+    /// The first sentinel that knows the master decides; they agree among themselves.
+    async fn ask_sentinels(&self, sentinels: &[Address], name: &str) -> Result<Address, ConnectError> {
+        // One sentinel that hangs must not use up the time of the others.
+        let share = self.timeout / u32::try_from(sentinels.len() + 1).unwrap_or(u32::MAX);
+        let mut last = None;
+        for sentinel in sentinels {
+            let asked = tokio::time::timeout(share, self.ask_sentinel(sentinel, name)).await;
+            match asked.unwrap_or_else(|_| Err(ConnectError::timed_out(sentinel))) {
+                Ok(Some(master)) => return Ok(master),
+                Ok(None) => last = last.or(Some(None)),
+                Err(error) => last = Some(Some(error)),
+            }
+        }
+        Err(last.flatten().unwrap_or_else(|| {
+            ConnectError::new(
+                ErrorCode::InvalidArgument,
+                "no sentinel knows this master",
+                "check the master's name in the url",
+            )
+        }))
+    }
+
+    async fn ask_sentinel(&self, sentinel: &Address, name: &str) -> Result<Option<Address>, ConnectError> {
+        let opened = Stream::open(sentinel, self.tls.as_ref(), self.timeout * 3 / 4).await;
+        let stream = opened.map_err(|error| ConnectError::from_io(sentinel, &error))?;
+        let connection = greet(sentinel, stream, &self.sentinel_login).await?;
+        let mut ask = Cmd::new();
+        ask.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        let answer: redis::RedisResult<Option<(String, u16)>> =
+            ask.query_async(&mut connection.multiplexed.clone()).await;
+        let answer = answer.map_err(|error| ConnectError::from_greeting(sentinel, &error))?;
+        Ok(answer.map(|(host, port)| Address::Tcp { host, port }))
+    }
+
+    /// What to call the target in a message.
+    pub(crate) fn name(&self) -> String {
+        match &self.target {
+            Target::Address(address) => address.to_string(),
+            Target::Master { sentinels, .. } => sentinels.iter().map(Address::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
+}
+
+async fn greet(address: &Address, stream: Stream, login: &Login) -> Result<Connection, ConnectError> {
+    let heard = stream.heard();
+    // Our own bound is per call; the driver's would be a second timer for each.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
+    let greeted = MultiplexedConnection::new_with_config(&connection_info(login), stream, config).await;
+    let (multiplexed, driver) = greeted.map_err(|error| ConnectError::from_greeting(address, &error))?;
+    let closed = Arc::new(AtomicBool::new(false));
+    let ended = SetOnDrop(closed.clone());
+    let task = tokio::spawn(async move {
+        let _ended = ended;
+        driver.await;
+    });
+    Ok(Connection { multiplexed, heard, closed, driver: Arc::new(Driver(task.abort_handle())) })
+}
+
+fn connection_info(login: &Login) -> RedisConnectionInfo {
+    let mut info =
+        RedisConnectionInfo::default().set_db(login.database).set_lib_name("syncguard", env!("CARGO_PKG_VERSION"));
+    if let Some(user) = &login.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        info = info.set_password(password);
+    }
+    info
+}
+
+/// During a failover a sentinel may still name the old master, or the new one before it knows that it is.
+async fn check_role(address: &Address, connection: &Connection) -> Result<(), ConnectError> {
+    let mut role = Cmd::new();
+    role.arg("ROLE");
+    let answer = connection.multiplexed.clone().req_packed_command(&role).await;
+    match answer {
+        Ok(Value::Array(parts)) => match parts.first() {
+            Some(Value::BulkString(word)) if word.as_slice() == b"master" => Ok(()),
+            _ => Err(ConnectError::new(
+                ErrorCode::ServiceUnavailable,
+                format!("redis at {address} is not the master yet"),
+                "a failover is under way; it ends by itself",
+            )),
+        },
+        // A user without the right to ask finds out by READONLY instead.
+        Err(error) if error.code() == Some("NOPERM") => Ok(()),
+        Ok(Value::ServerError(error)) if error.code() == "NOPERM" => Ok(()),
+        Ok(_) => Ok(()),
+        Err(error) => Err(ConnectError::from_greeting(address, &error)),
+    }
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// An open stream that counts the reads that brought something.
+pub(crate) struct Stream {
+    inner: Box<dyn Duplex>,
+    heard: Arc<AtomicU64>,
+}
+
+impl Stream {
+    /// Opens a stream. The caller bounds the time; `handshake` bounds TLS alone, so that its silence can be told from the network's:
+    /// a plaintext server answers a TLS greeting with nothing at all.
+    pub(crate) async fn open(address: &Address, tls: Option<&TlsConnector>, handshake: Duration) -> io::Result<Self> {
+        let inner: Box<dyn Duplex> = match address {
+            Address::Tcp { host, port } => {
+                let tcp = TcpStream::connect((host.as_str(), *port)).await?;
+                tcp.set_nodelay(true)?;
+                match tls {
+                    None => Box::new(tcp),
+                    Some(connector) => {
+                        let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+                        let greeted = tokio::time::timeout(handshake, connector.connect(name, tcp)).await;
+                        Box::new(greeted.unwrap_or_else(|_| Err(io::Error::other(silent_handshake())))?)
+                    }
+                }
+            }
+            #[cfg(unix)]
+            Address::Unix(path) => Box::new(tokio::net::UnixStream::connect(path).await?),
+            #[cfg(not(unix))]
+            Address::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        Ok(Self { inner, heard: Arc::default() })
+    }
+
+    /// The counter of reads: unchanged for a whole timeout means that the other side is silent.
+    pub(crate) fn heard(&self) -> Arc<AtomicU64> {
+        self.heard.clone()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.inner).poll_read(cx, buf);
+        if result.is_ready() {
+            self.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+fn silent_handshake() -> rustls::Error {
+    rustls::Error::General("no answer to the handshake; the port may be for plaintext".to_owned())
+}

@@ -1,0 +1,71 @@
+//! How do the operations of a lock become calls to Redis?
+//!
+//! One file per operation, each around one script. Names are in [`names`](crate::names), replies in [`reply`](crate::reply), and
+//! where a call goes in [`router`](crate::router).
+
+mod acquire;
+mod extend;
+mod lookup;
+pub(crate) mod purge;
+mod release;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use redis::Cmd;
+use syncguard_core::time::TOLERANCE_MS;
+use syncguard_core::{LockId, Result, Ttl};
+
+use crate::builder::WaitReplicas;
+use crate::error::CallError;
+use crate::listener::Listener;
+use crate::names::Names;
+use crate::own_locks::OwnLocks;
+use crate::reply;
+use crate::router::Router;
+
+/// What all clones of a backend share.
+pub(crate) struct Operations {
+    pub(crate) router: Arc<Router>,
+    pub(crate) names: Names,
+    pub(crate) timeout: Duration,
+    // Acquires that wait for replicas block their connection; releases and renewals must not queue behind them.
+    pub(crate) careful: Option<(Router, WaitReplicas)>,
+    pub(crate) fence_floor: bool,
+    pub(crate) cleanup_in_is_locked: bool,
+    pub(crate) own_locks: OwnLocks,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) publish: AtomicBool,
+}
+
+impl Operations {
+    /// The bound of an operation that sets a lease: an answer that comes later is of no use.
+    fn bound(&self, ttl: Ttl) -> Duration {
+        (ttl.duration() / 3).max(Duration::from_secs(1)).min(self.timeout)
+    }
+
+    /// The storage name of an id's lock: remembered, or read from the index.
+    async fn locate(&self, lock_id: &LockId) -> Result<Option<(Arc<str>, String)>> {
+        let index = self.names.index(lock_id);
+        if let Some(lock) = self.own_locks.name(lock_id) {
+            return Ok(Some((lock, index)));
+        }
+        let mut get = Cmd::new();
+        get.arg("GET").arg(&index);
+        let answer = self.router.command(&get, &index, self.timeout).await.map_err(CallError::into_lock_error)?;
+        // An index may lead only to a lock of this prefix: never to a counter, an index or somebody else's key.
+        let lock = reply::string(&answer)?.filter(|lock| self.names.is_lock(lock));
+        Ok(lock.map(|lock| (Arc::from(lock), index)))
+    }
+}
+
+/// How long the names live in Redis: as long as every backend calls the lock alive.
+fn life(ttl: Ttl) -> String {
+    (ttl.as_millis() + TOLERANCE_MS).to_string()
+}
+
+/// The stored JSON up to what only the server knows: `{"lockId":…,"expiresAtMs":…,"acquiredAtMs":…,"key":…,"fence":…}`.
+fn value_head(lock_id: &LockId) -> String {
+    format!(r#"{{"lockId":"{}","expiresAtMs":"#, lock_id.as_str())
+}

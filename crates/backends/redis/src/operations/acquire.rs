@@ -1,0 +1,111 @@
+//! How is a lock taken, and given out only when enough replicas have it?
+
+use redis::Cmd;
+use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, Key, Lease, LockError, LockId, Result};
+
+use super::{Operations, life, value_head};
+use crate::builder::WaitReplicas;
+use crate::error::CallError;
+use crate::names::KeyNames;
+use crate::reply::{self, AcquireReply};
+use crate::router::Router;
+use crate::script;
+
+impl Operations {
+    pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
+        let names = self.names.of(request.key)?;
+        if !self.names.accepts(request.lock_id, names.tag) {
+            return Err(LockError::invalid("this lock id was not made for this key")
+                .with_hint("on a cluster the id carries the slot: make it with `new_lock_id`"));
+        }
+        let router = self.careful.as_ref().map_or(&*self.router, |(router, _)| router);
+        let outcome = self.run(router, request, &names).await.map_err(|error| error.with_key(request.key))?;
+        if let AcquireOutcome::Acquired(lease) = outcome {
+            if let Some((router, wait)) = &self.careful {
+                self.replicate(router, *wait, request, &names).await.map_err(|error| error.with_key(request.key))?;
+            }
+            self.own_locks.remember(request.lock_id, &names.lock, request.ttl);
+            warn_near_limit(lease, request.key);
+        }
+        Ok(outcome)
+    }
+
+    async fn run(&self, router: &Router, request: AcquireRequest<'_>, names: &KeyNames) -> Result<AcquireOutcome> {
+        let index = self.names.index(request.lock_id);
+        let life = life(request.ttl);
+        let (head, tail) = (value_head(request.lock_id), value_tail(request.key));
+        let floor = if self.fence_floor { "1" } else { "" };
+        let mut dead: Option<(String, Option<String>)> = None;
+        // Each round removes one dead holder; a second one can only appear if others acquire in between.
+        for _ in 0..4 {
+            let mut keys = vec![names.lock.as_str(), &index, &names.counter];
+            let mut args = vec![life.as_str(), &head, &tail];
+            if let Some((id, dead_index)) = &dead {
+                keys.extend(dead_index.as_deref());
+                args.extend([floor, id]);
+            } else if self.fence_floor {
+                args.push(floor);
+            }
+            let answer = router.script(&script::ACQUIRE, &keys, &args, self.bound(request.ttl)).await;
+            match reply::acquire(&answer.map_err(CallError::into_lock_error)?, &head)? {
+                AcquireReply::Decided(outcome) => return Ok(outcome),
+                AcquireReply::Dead(id) => {
+                    let dead_index = LockId::parse(&id).ok().map(|id| self.names.index(&id));
+                    dead = Some((id, dead_index));
+                }
+            }
+        }
+        Err(LockError::new(ErrorCode::ServiceUnavailable, "the lock changed hands too often to be taken over"))
+    }
+
+    /// Waits until enough replicas have the lock; gives it back otherwise.
+    async fn replicate(
+        &self,
+        router: &Router,
+        wait: WaitReplicas,
+        request: AcquireRequest<'_>,
+        names: &KeyNames,
+    ) -> Result<()> {
+        let mut command = Cmd::new();
+        command.arg("WAIT").arg(wait.count).arg(u64::try_from(wait.timeout.as_millis()).unwrap_or(u64::MAX));
+        let answer = router.command(&command, &names.lock, self.timeout).await;
+        let reached = match answer {
+            Ok(redis::Value::Int(reached)) => Ok(u32::try_from(reached).unwrap_or(0)),
+            Ok(_) => Ok(0),
+            Err(error) => Err(error.into_lock_error()),
+        };
+        if reached.as_ref().is_ok_and(|reached| *reached >= wait.count) {
+            return Ok(());
+        }
+        let given_back = self.give_back(request, names).await;
+        let error = reached.map_or_else(|error| error, |reached| too_few_replicas(reached, wait.count, given_back));
+        // The lock was stored. Unless it is known to be gone again, this id may own it: whatever the error itself says.
+        Err(if given_back { error } else { error.ambiguous() })
+    }
+
+    /// Whether the server said that the lock is free again.
+    async fn give_back(&self, request: AcquireRequest<'_>, names: &KeyNames) -> bool {
+        let index = self.names.index(request.lock_id);
+        let keys = [names.lock.as_str(), &index];
+        let answer = self.router.script(&script::RELEASE, &keys, &[&value_head(request.lock_id)], self.timeout).await;
+        answer.is_ok_and(|answer| reply::release(&answer).is_ok_and(|(outcome, _)| outcome.is_released()))
+    }
+}
+
+fn too_few_replicas(reached: u32, wanted: u32, given_back: bool) -> LockError {
+    let then = if given_back { "it was given back" } else { "giving it back failed too, so it may be held" };
+    let message = format!("only {reached} of {wanted} replicas acknowledged the lock in time; {then}");
+    LockError::new(ErrorCode::ServiceUnavailable, message)
+        .with_hint("look at `INFO replication`, or raise `wait_timeout`")
+}
+
+/// The stored JSON from its key to its fence.
+fn value_tail(key: &Key) -> String {
+    format!(r#","key":{},"fence":""#, serde_json::Value::from(key.as_str()))
+}
+
+fn warn_near_limit(lease: Lease, key: &Key) {
+    if lease.fence.is_near_limit() {
+        tracing::warn!(target: "syncguard", key_hash = %key.hash(), fence = %lease.fence, "the fence counter nears its limit");
+    }
+}

@@ -1,0 +1,34 @@
+//! How is a lock given back, and who is told?
+
+use std::sync::atomic::Ordering;
+
+use syncguard_core::{AbsentReason, LockId, ReleaseOutcome, Result};
+
+use super::{Operations, value_head};
+use crate::{reply, script};
+
+impl Operations {
+    pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
+        let Some((lock, index)) = self.locate(lock_id).await.map_err(|error| error.with_lock_id(lock_id))? else {
+            return Ok(ReleaseOutcome::Absent(Some(AbsentReason::NotFound)));
+        };
+        // Listeners need no more than the channel's name: the message is empty.
+        let args = [&*value_head(lock_id), ""];
+        let args = if self.publish.load(Ordering::Relaxed) { &args[..] } else { &args[..1] };
+        let answer = self.router.script(&script::RELEASE, &[&lock, &index], args, self.timeout).await;
+        let answer = answer.map_err(|error| error.into_lock_error().with_lock_id(lock_id))?;
+        let (outcome, heard) = reply::release(&answer)?;
+        self.own_locks.forget(lock_id);
+        if !heard {
+            self.stop_publishing();
+        }
+        Ok(outcome)
+    }
+
+    /// Publishing is not permitted: said once, and not tried again.
+    fn stop_publishing(&self) {
+        if self.publish.swap(false, Ordering::Relaxed) {
+            tracing::warn!(target: "syncguard", "redis does not permit this user to publish; waiters elsewhere poll (grant &prefix:*)");
+        }
+    }
+}

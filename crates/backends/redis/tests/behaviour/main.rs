@@ -1,0 +1,14 @@
+//! What does this backend promise beyond the contract of all backends?
+//!
+//! One binary for all of it, because linking is what tests of a small crate wait for.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access;
+mod cluster;
+mod faults;
+mod layout;
+mod sentinel;
+mod wake;
