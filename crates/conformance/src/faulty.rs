@@ -211,8 +211,8 @@ impl<B: LockBackend> LockBackend for Faulty<B> {
         self.through(Operation::Purge, self.inner.purge_expired()).await
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
-        if self.pushes { self.inner.wake(key).await } else { WakeHint::never() }
+    async fn subscribe(&self, key: &Key) -> WakeHint {
+        if self.pushes { self.inner.subscribe(key).await } else { WakeHint::never() }
     }
 
     async fn health(&self) -> HealthReport {
@@ -234,7 +234,7 @@ mod tests {
     use syncguard_core::MemoryBackend;
 
     fn request<'a>(key: &'a Key, lock_id: &'a LockId) -> AcquireRequest<'a> {
-        AcquireRequest { key, lock_id, ttl: Ttl::DEFAULT, label: None }
+        AcquireRequest::new(key, lock_id, Ttl::DEFAULT)
     }
 
     #[tokio::test(start_paused = true)]

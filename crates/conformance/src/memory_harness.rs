@@ -126,8 +126,8 @@ impl LockBackend for Foreign {
         self.memory.purge_expired().await
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
-        self.memory.wake(key).await
+    async fn subscribe(&self, key: &Key) -> WakeHint {
+        self.memory.subscribe(key).await
     }
 
     async fn health(&self) -> HealthReport {

@@ -212,7 +212,7 @@ impl LockBackend for ScriptedBackend {
     type Fence = syncguard_core::Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { backend: "scripted".into(), ..self.memory.capabilities() }
+        Capabilities::new("scripted", self.memory.capabilities().time_authority)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -278,8 +278,8 @@ impl LockBackend for ScriptedBackend {
         self.memory.purge_expired().await
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
-        self.memory.wake(key).await
+    async fn subscribe(&self, key: &Key) -> WakeHint {
+        self.memory.subscribe(key).await
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -295,7 +295,7 @@ mod tests {
     async fn the_script_is_answered_line_by_line_and_then_memory_answers() {
         let backend = ScriptedBackend::new().contended().acquire_fails(ErrorCode::ServiceUnavailable).acquire_works();
         let (key, lock_id) = (Key::new("k").unwrap(), LockId::random());
-        let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: Ttl::DEFAULT, label: None };
+        let request = AcquireRequest::new(&key, &lock_id, Ttl::DEFAULT);
 
         assert!(matches!(backend.acquire(request).await.unwrap(), AcquireOutcome::Contended(_)));
         assert_eq!(backend.acquire(request).await.unwrap_err().code(), ErrorCode::ServiceUnavailable);

@@ -53,7 +53,7 @@ pub(crate) async fn attempt_as<B>(
 where
     B: LockBackend<Fence = Fence>,
 {
-    Ok(match backend.acquire(AcquireRequest { key, lock_id, ttl, label: None }).await? {
+    Ok(match backend.acquire(AcquireRequest::new(key, lock_id, ttl)).await? {
         AcquireOutcome::Acquired(Lease { fence, expires_at, .. }) => {
             Ok(Held { lock_id: lock_id.clone(), fence, expires_at })
         }

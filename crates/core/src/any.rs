@@ -7,11 +7,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::telemetry::LockEvent;
 use crate::time::Clock;
 use crate::wake::WakeHint;
 use crate::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, FenceToken, HealthReport, Key, LockBackend,
-    LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, FenceToken, HealthReport, Key, Label,
+    LockBackend, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
 };
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -27,10 +28,30 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub struct AnyBackend<F: FenceToken = Fence>(Arc<dyn Erased<F>>);
 
 impl<F: FenceToken> AnyBackend<F> {
-    /// Erases a backend's type.
+    /// Erases a backend's type. One that is erased already is not wrapped again.
     pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
+        backend.into_any()
+    }
+
+    pub(crate) fn erase(backend: impl LockBackend<Fence = F>) -> Self {
         Self(Arc::new(backend))
     }
+
+    /// An acquire that owns what it needs, so that it can go on when its caller has left. Boxed once.
+    pub(crate) fn acquire_owned(&self, request: OwnedRequest) -> PendingAcquire<F> {
+        self.0.clone().acquire_owned(request)
+    }
+}
+
+/// An acquire that may outlive its caller.
+pub(crate) type PendingAcquire<F> = Boxed<'static, Result<AcquireOutcome<F>>>;
+
+/// An [`AcquireRequest`] that borrows nothing.
+pub(crate) struct OwnedRequest {
+    pub(crate) key: Key,
+    pub(crate) lock_id: LockId,
+    pub(crate) ttl: Ttl,
+    pub(crate) label: Option<Label>,
 }
 
 impl<F: FenceToken> Clone for AnyBackend<F> {
@@ -49,15 +70,17 @@ impl<F: FenceToken> fmt::Debug for AnyBackend<F> {
 trait Erased<F: FenceToken>: Send + Sync {
     fn capabilities(&self) -> Capabilities;
     fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Boxed<'a, Result<AcquireOutcome<F>>>;
+    fn acquire_owned(self: Arc<Self>, request: OwnedRequest) -> PendingAcquire<F>;
     fn release<'a>(&'a self, lock_id: &'a LockId) -> Boxed<'a, Result<ReleaseOutcome>>;
     fn extend<'a>(&'a self, lock_id: &'a LockId, ttl: Ttl) -> Boxed<'a, Result<ExtendOutcome>>;
     fn is_locked<'a>(&'a self, key: &'a Key) -> Boxed<'a, Result<bool>>;
     fn lookup<'a>(&'a self, query: Lookup<'a>) -> Boxed<'a, Result<Option<LockInfo<F>>>>;
     fn purge_expired(&self) -> Boxed<'_, Result<u64>>;
-    fn wake<'a>(&'a self, key: &'a Key) -> Boxed<'a, WakeHint>;
+    fn subscribe<'a>(&'a self, key: &'a Key) -> Boxed<'a, WakeHint>;
     fn health(&self) -> Boxed<'_, HealthReport>;
     fn new_lock_id(&self, key: &Key) -> LockId;
     fn clock(&self) -> Arc<dyn Clock>;
+    fn observe(&self, event: &LockEvent);
 }
 
 impl<B: LockBackend> Erased<B::Fence> for B {
@@ -67,6 +90,13 @@ impl<B: LockBackend> Erased<B::Fence> for B {
 
     fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Boxed<'a, Result<AcquireOutcome<B::Fence>>> {
         Box::pin(LockBackend::acquire(self, request))
+    }
+
+    fn acquire_owned(self: Arc<Self>, request: OwnedRequest) -> PendingAcquire<B::Fence> {
+        Box::pin(async move {
+            let OwnedRequest { key, lock_id, ttl, label } = &request;
+            LockBackend::acquire(&*self, AcquireRequest::new(key, lock_id, *ttl).with_label(label.as_ref())).await
+        })
     }
 
     fn release<'a>(&'a self, lock_id: &'a LockId) -> Boxed<'a, Result<ReleaseOutcome>> {
@@ -89,8 +119,8 @@ impl<B: LockBackend> Erased<B::Fence> for B {
         Box::pin(LockBackend::purge_expired(self))
     }
 
-    fn wake<'a>(&'a self, key: &'a Key) -> Boxed<'a, WakeHint> {
-        Box::pin(LockBackend::wake(self, key))
+    fn subscribe<'a>(&'a self, key: &'a Key) -> Boxed<'a, WakeHint> {
+        Box::pin(LockBackend::subscribe(self, key))
     }
 
     fn health(&self) -> Boxed<'_, HealthReport> {
@@ -103,6 +133,10 @@ impl<B: LockBackend> Erased<B::Fence> for B {
 
     fn clock(&self) -> Arc<dyn Clock> {
         LockBackend::clock(self)
+    }
+
+    fn observe(&self, event: &LockEvent) {
+        LockBackend::observe(self, event);
     }
 }
 
@@ -137,8 +171,8 @@ impl<F: FenceToken> LockBackend for AnyBackend<F> {
         self.0.purge_expired().await
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
-        self.0.wake(key).await
+    async fn subscribe(&self, key: &Key) -> WakeHint {
+        self.0.subscribe(key).await
     }
 
     async fn health(&self) -> HealthReport {
@@ -151,5 +185,12 @@ impl<F: FenceToken> LockBackend for AnyBackend<F> {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.clock()
+    }
+    fn observe(&self, event: &LockEvent) {
+        self.0.observe(event);
+    }
+
+    fn into_any(self) -> Self {
+        self
     }
 }

@@ -8,11 +8,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::telemetry::LockEvent;
 use crate::time::{Clock, SystemClock};
 use crate::wake::WakeHint;
 use crate::{
-    AcquireOutcome, ExtendOutcome, FenceToken, HealthReport, Key, LockError, LockId, LockInfo, ReleaseOutcome, Result,
-    Ttl,
+    AcquireOutcome, AnyBackend, ExtendOutcome, FenceToken, HealthReport, Key, LockError, LockId, LockInfo,
+    ReleaseOutcome, Result, Ttl,
 };
 
 /// A storage of locks.
@@ -40,8 +41,10 @@ pub trait LockBackend: Send + Sync + 'static {
     /// Replaces the lease of this id by now + ttl if it is alive. Never creates a lock.
     fn extend(&self, lock_id: &LockId, ttl: Ttl) -> impl Future<Output = Result<ExtendOutcome>> + Send;
 
-    /// Whether a live lock is on the key. Read-only unless cleanup was switched on.
-    fn is_locked(&self, key: &Key) -> impl Future<Output = Result<bool>> + Send;
+    /// Whether a live lock is on the key. Read-only unless cleanup was switched on. The default looks the lock up.
+    fn is_locked(&self, key: &Key) -> impl Future<Output = Result<bool>> + Send {
+        async { Ok(self.lookup(Lookup::Key(key)).await?.is_some()) }
+    }
 
     /// The live lock of a key or of a lock id. Read-only; absent and expired are `None` alike.
     fn lookup(&self, query: Lookup<'_>) -> impl Future<Output = Result<Option<LockInfo<Self::Fence>>>> + Send;
@@ -52,7 +55,7 @@ pub trait LockBackend: Send + Sync + 'static {
     /// Registers interest in a key and returns the hint that it may have become free.
     ///
     /// Resolves once releases from now on will be noticed. The default never hints: waiters then rely on their schedule.
-    fn wake(&self, key: &Key) -> impl Future<Output = WakeHint> + Send {
+    fn subscribe(&self, key: &Key) -> impl Future<Output = WakeHint> + Send {
         let _ = key;
         async { WakeHint::never() }
     }
@@ -72,17 +75,41 @@ pub trait LockBackend: Send + Sync + 'static {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
+
+    /// Hears what the client saw beyond single calls: a lock that was lost, a wait that ended without the lock.
+    ///
+    /// Decorators such as [`Telemetry`](crate::telemetry::Telemetry) listen here and pass it on; a storage has no reason to. It
+    /// must not block.
+    fn observe(&self, event: &LockEvent) {
+        let _ = event;
+    }
+
+    /// Erases the backend's type. Only [`AnyBackend`] has a reason to replace it: what is erased is not wrapped again.
+    fn into_any(self) -> AnyBackend<Self::Fence>
+    where
+        Self: Sized,
+    {
+        AnyBackend::erase(self)
+    }
 }
 
 /// What a backend is, for people and for tests.
+///
+/// Whether it gives fences is not among them: `type Fence` says so at compile time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// One word: `memory`, `sqlite`, `redis`, `postgres`, `firestore`, or your own.
     pub backend: Cow<'static, str>,
-    /// Whether acquire gives fences. Always what `type Fence` says.
-    pub fencing: bool,
     /// Whose clock decides liveness.
     pub time_authority: TimeAuthority,
+}
+
+impl Capabilities {
+    /// A backend of this name, whose leases count on this clock.
+    pub fn new(backend: impl Into<Cow<'static, str>>, time_authority: TimeAuthority) -> Self {
+        Self { backend: backend.into(), time_authority }
+    }
 }
 
 /// Whose clock decides whether a lease is over.
@@ -96,6 +123,7 @@ pub enum TimeAuthority {
 
 /// One attempt to acquire.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct AcquireRequest<'a> {
     /// What to lock.
     pub key: &'a Key,
@@ -105,6 +133,20 @@ pub struct AcquireRequest<'a> {
     pub ttl: Ttl,
     /// What the holder calls itself, for people. Backends whose layout has no room for it leave it out.
     pub label: Option<&'a Label>,
+}
+
+impl<'a> AcquireRequest<'a> {
+    /// An attempt without a label.
+    pub const fn new(key: &'a Key, lock_id: &'a LockId, ttl: Ttl) -> Self {
+        Self { key, lock_id, ttl, label: None }
+    }
+
+    /// Adds what the holder calls itself.
+    #[must_use]
+    pub const fn with_label(mut self, label: Option<&'a Label>) -> Self {
+        self.label = label;
+        self
+    }
 }
 
 /// What to look for.

@@ -6,12 +6,10 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
+use crate::wrapped::settings_of_the_wrapped_request;
 use crate::{
-    ErrorCode, Fence, FenceToken, Guard, HasFence, Key, LockHandle, LockInfo, LockRequest, Locker, Lookup, Result,
+    Fence, FenceToken, Guard, HasFence, LockHandle, LockInfo, LockRequest, Lookup, OnLost, ReleaseOutcome, Result,
 };
-use crate::{LockBackend, LockError, ReleaseOutcome};
 
 /// An election for one key. Make it with [`Locker::elect`].
 ///
@@ -30,35 +28,17 @@ use crate::{LockBackend, LockError, ReleaseOutcome};
 #[must_use = "an election does nothing until somebody campaigns"]
 #[derive(Clone)]
 pub struct Election<F: FenceToken = Fence> {
-    locker: Locker<F>,
     request: LockRequest<F>,
-    key: std::result::Result<Key, ErrorCode>,
+    on_lost: OnLost,
 }
 
 impl<F: FenceToken> Election<F> {
-    pub(crate) fn new(locker: Locker<F>, key: Result<Key>) -> Self {
-        let known = key.as_ref().map(Key::clone).map_err(LockError::code);
-        let request = LockRequest::new(locker.clone(), key).ttl(Duration::from_secs(15)).wait_forever().keep_alive();
-        Self { locker, request, key: known }
+    pub(crate) fn new(request: LockRequest<F>) -> Self {
+        let request = request.ttl(Duration::from_secs(15)).wait_forever().keep_alive();
+        Self { request, on_lost: OnLost::default() }
     }
 
-    /// How long after a leader's death another one is elected, at the most (plus the tolerance). Default 15 s.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.request = self.request.ttl(ttl);
-        self
-    }
-
-    /// What this candidate calls itself.
-    pub fn label(mut self, label: impl AsRef<str>) -> Self {
-        self.request = self.request.label(label);
-        self
-    }
-
-    /// Ends campaigning at once when the token fires.
-    pub fn cancel(mut self, token: CancellationToken) -> Self {
-        self.request = self.request.cancel(token);
-        self
-    }
+    settings_of_the_wrapped_request!();
 
     /// Waits, for as long as it takes, to become the leader.
     ///
@@ -74,18 +54,28 @@ impl<F: FenceToken> Election<F> {
     /// Leads again and again: runs `work` in each term, drops it when the leadership is lost, and campaigns anew, until the work
     /// returns by itself.
     ///
+    /// The work is made anew for each term, so its closure gives every term its own copy of what it moves: `move |lock| { let
+    /// mailer = mailer.clone(); async move { … } }`, or `async |lock| …` with what it borrows.
+    ///
     /// # Errors
     /// As [`campaign`](Self::campaign).
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and resigns in the background.
-    pub async fn lead<T>(&self, mut work: impl AsyncFnMut(LockHandle<F>) -> T) -> Result<T> {
+    pub async fn lead<Work, Running>(&self, mut work: Work) -> Result<Running::Output>
+    where
+        Work: FnMut(LockHandle<F>) -> Running,
+        Running: Future,
+    {
         loop {
             let leadership = self.campaign().await?;
-            let finished = tokio::select! {
-                biased;
-                value = work(leadership.guard.handle()) => Some(value),
-                _ = leadership.guard.lost() => None,
+            let finished = match self.on_lost {
+                OnLost::Continue => Some(work(leadership.guard.handle()).await),
+                OnLost::Stop => tokio::select! {
+                    biased;
+                    value = work(leadership.guard.handle()) => Some(value),
+                    _ = leadership.guard.lost() => None,
+                },
             };
             if let Some(value) = finished {
                 leadership.guard.release_quietly().await;
@@ -99,8 +89,7 @@ impl<F: FenceToken> Election<F> {
     /// # Errors
     /// What the backend reports.
     pub async fn observe(&self) -> Result<Option<LockInfo<F>>> {
-        let key = self.key.as_ref().map_err(|code| LockError::new(*code, "the election's key is not acceptable"))?;
-        self.locker.backend().lookup(Lookup::Key(key)).await
+        self.request.locker().0.lookup(Lookup::Key(self.request.key()?)).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! What went wrong, in one word wide enough to act on?
+//! What went wrong, and what can be done about it?
 //!
 //! One opaque type for every failure. The [`ErrorCode`] says what kind, [`LockError::is_transient`] whether
 //! trying again can help, [`LockError::is_ambiguous`] whether the server may have acted all the same.
@@ -8,6 +8,8 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{Key, LockId};
 
@@ -55,13 +57,30 @@ impl ErrorCode {
     }
 }
 
+impl ErrorCode {
+    /// The code in the one case that all label values have: for metrics and logs.
+    pub const fn as_label(self) -> &'static str {
+        match self {
+            Self::ServiceUnavailable => "service-unavailable",
+            Self::AuthFailed => "auth-failed",
+            Self::InvalidArgument => "invalid-argument",
+            Self::RateLimited => "rate-limited",
+            Self::NetworkTimeout => "network-timeout",
+            Self::AcquisitionTimeout => "acquisition-timeout",
+            Self::Aborted => "aborted",
+            Self::LockLost => "lock-lost",
+            Self::Internal => "internal",
+        }
+    }
+}
+
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-/// A failure of a lock operation. One word wide; contention is never one of these.
+/// A failure of a lock operation. Cheap to clone. Contention of a single attempt is never one of these.
 ///
 /// ```
 /// use syncguard_core::{ErrorCode, Key};
@@ -71,8 +90,10 @@ impl fmt::Display for ErrorCode {
 /// assert!(!error.is_transient());
 /// assert_eq!(error.to_string(), "the key is empty");
 /// ```
-pub struct LockError(Box<Inner>);
+#[derive(Clone)]
+pub struct LockError(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     code: ErrorCode,
     message: Cow<'static, str>,
@@ -80,19 +101,21 @@ struct Inner {
     ambiguous: bool,
     key: Option<Key>,
     lock_id: Option<LockId>,
-    source: Option<Box<dyn Error + Send + Sync>>,
+    free_in: Option<Duration>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl LockError {
     /// Makes an error. The message is lower case, without a full stop, and names no key, id or password.
     pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Inner {
+        Self(Arc::new(Inner {
             code,
             message: message.into(),
             hint: None,
             ambiguous: false,
             key: None,
             lock_id: None,
+            free_in: None,
             source: None,
         }))
     }
@@ -110,36 +133,52 @@ impl LockError {
     /// Adds what the reader can do about it.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
-        self.0.hint = Some(hint.into());
+        self.inner().hint = Some(hint.into());
         self
     }
 
     /// Adds the cause. Its text must not carry a key, a lock id or a password: error reporters print it.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into());
+        self.inner().source = Some(Arc::from(source.into()));
         self
     }
 
     /// Remembers which key the operation was about.
     #[must_use]
     pub fn with_key(mut self, key: &Key) -> Self {
-        self.0.key.get_or_insert_with(|| key.clone());
+        if self.0.key.is_none() {
+            self.inner().key = Some(key.clone());
+        }
         self
     }
 
     /// Remembers which lock id the operation was about.
     #[must_use]
     pub fn with_lock_id(mut self, lock_id: &LockId) -> Self {
-        self.0.lock_id.get_or_insert_with(|| lock_id.clone());
+        if self.0.lock_id.is_none() {
+            self.inner().lock_id = Some(lock_id.clone());
+        }
         self
     }
 
     /// Marks that the request may have left: the server may have acted although no answer came.
     #[must_use]
     pub fn ambiguous(mut self) -> Self {
-        self.0.ambiguous = true;
+        self.inner().ambiguous = true;
         self
+    }
+
+    /// Remembers how long the lock stays taken if its holder does nothing.
+    #[must_use]
+    pub fn with_free_in(mut self, free_in: Option<Duration>) -> Self {
+        self.inner().free_in = free_in;
+        self
+    }
+
+    // Errors are decorated while they have one owner, so this copies nothing in practice.
+    fn inner(&mut self) -> &mut Inner {
+        Arc::make_mut(&mut self.0)
     }
 
     /// The kind of failure.
@@ -160,6 +199,12 @@ impl LockError {
     /// Whether the server may have acted although this error says it did not answer.
     pub fn is_ambiguous(&self) -> bool {
         self.0.ambiguous
+    }
+
+    /// How long the lock stays taken if its holder does nothing, where the failure is contention and the backend told it. Fit for
+    /// a `Retry-After`.
+    pub fn free_in(&self) -> Option<Duration> {
+        self.0.free_in
     }
 
     /// The key the operation was about, where known. Not part of any printed form.

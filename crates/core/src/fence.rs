@@ -72,7 +72,38 @@ impl FromStr for Fence {
         if text.len() != Self::DIGITS || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(LockError::invalid("a fence is exactly 15 decimal digits"));
         }
-        Self::new(text.parse().map_err(|_| LockError::invalid("a fence is exactly 15 decimal digits"))?)
+        // A text comes from a person or from another system: that it is out of range says nothing about our counters.
+        let value = text.parse().map_err(|_| LockError::invalid("a fence is exactly 15 decimal digits"))?;
+        Self::new(value).map_err(|_| LockError::invalid("a fence lies within 1..=900000000000000"))
+    }
+}
+
+impl TryFrom<u64> for Fence {
+    type Error = LockError;
+
+    fn try_from(value: u64) -> Result<Self> {
+        Self::new(value)
+    }
+}
+
+impl TryFrom<i64> for Fence {
+    type Error = LockError;
+
+    fn try_from(value: i64) -> Result<Self> {
+        Self::new(u64::try_from(value).unwrap_or(0))
+    }
+}
+
+impl From<Fence> for u64 {
+    fn from(fence: Fence) -> Self {
+        fence.0
+    }
+}
+
+impl From<Fence> for i64 {
+    fn from(fence: Fence) -> Self {
+        // The largest fence has 15 digits, so this never saturates.
+        Self::try_from(fence.0).unwrap_or(Self::MAX)
     }
 }
 
@@ -159,6 +190,21 @@ mod tests {
         {
             assert!(text.parse::<Fence>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_text_out_of_range_is_the_callers_mistake() {
+        for text in ["000000000000000", "900000000000001", "999999999999999"] {
+            assert_eq!(text.parse::<Fence>().unwrap_err().code(), crate::ErrorCode::InvalidArgument, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fence_is_a_number_of_either_kind_and_back() {
+        let fence = Fence::new(42).unwrap();
+        assert_eq!((u64::from(fence), i64::from(fence)), (42, 42));
+        assert_eq!((Fence::try_from(42_u64).unwrap(), Fence::try_from(42_i64).unwrap()), (fence, fence));
+        assert!(Fence::try_from(-1_i64).is_err() && Fence::try_from(0_u64).is_err());
     }
 
     #[test]

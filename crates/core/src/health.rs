@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 /// How one check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum HealthStatus {
     /// Worth knowing, neither good nor bad.
     Info,
@@ -20,6 +21,7 @@ pub enum HealthStatus {
 
 /// One line of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HealthCheck {
     /// What was checked, in one or two words.
     pub name: Cow<'static, str>,
@@ -33,6 +35,7 @@ pub struct HealthCheck {
 
 /// All lines of one look at a backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HealthReport {
     /// In the order in which they were checked.
     pub checks: Vec<HealthCheck>,

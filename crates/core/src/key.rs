@@ -81,7 +81,7 @@ fn normalise(name: &str) -> Result<Arc<str>> {
 }
 
 fn too_long() -> LockError {
-    LockError::invalid("the key is longer than 512 bytes after normalisation")
+    LockError::invalid("the key exceeds maximum length: 512 bytes after normalisation")
         .with_hint("use a shorter name, or a hash of the long one")
 }
 

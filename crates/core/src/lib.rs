@@ -51,13 +51,16 @@
 //!
 //! Libraries should depend on this crate; applications on `syncguard`, which adds `open(url)` and the storages.
 
+mod acquisition;
 mod any;
-mod attempt;
 mod backend;
+mod background;
+mod belief;
 pub mod election;
 mod error;
 mod fence;
 mod guard;
+mod handle;
 mod hash;
 pub mod health;
 mod heartbeat;
@@ -69,14 +72,17 @@ mod memory;
 pub mod multi;
 pub mod options;
 mod outcome;
+mod plan;
 mod reaper;
 mod request;
 pub mod retry;
+mod runtime;
 #[cfg(feature = "seeded-bugs")]
 #[doc(hidden)]
 pub mod seeded;
 #[cfg(not(feature = "seeded-bugs"))]
 mod seeded;
+mod shared;
 pub mod storage_key;
 pub mod telemetry;
 pub mod time;
@@ -85,12 +91,15 @@ pub mod tls;
 mod trace;
 mod ttl;
 pub mod wake;
+mod words;
+mod wrapped;
 
 pub use any::AnyBackend;
 pub use backend::{AcquireRequest, Capabilities, Label, LockBackend, Lookup, TimeAuthority};
 pub use error::{ErrorCode, LockError, Result};
 pub use fence::{Fence, FenceToken, HasFence, Unfenced};
-pub use guard::{Guard, LockHandle, LossReason};
+pub use guard::Guard;
+pub use handle::{LockHandle, LossReason};
 pub use hash::HashId;
 pub use health::{HealthCheck, HealthReport, HealthStatus};
 pub use info::{LockInfo, RevealedNames};
@@ -98,9 +107,10 @@ pub use key::Key;
 pub use lock_id::LockId;
 pub use locker::{Locker, LockerBuilder, ReleaseErrorHook};
 pub use memory::MemoryBackend;
-pub use outcome::{AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Lease, ReleaseOutcome};
-pub use request::{LockRequest, OnLost};
+pub use outcome::{AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Extension, Lease, ReleaseOutcome};
+pub use request::{Attempt, LockRequest, OnLost, Report};
 pub use time::{BootTime, Clock, SystemClock, Timestamp, TokioClock};
 pub use tokio_util::sync::CancellationToken;
 pub use ttl::Ttl;
 pub use wake::{WakeHint, WakeHub};
+pub use words::{IntoKey, IntoLabel, IntoTtl};

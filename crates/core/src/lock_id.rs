@@ -96,7 +96,8 @@ fn sextet(character: u8) -> Option<u8> {
 }
 
 fn malformed() -> LockError {
-    LockError::invalid("the lock id is not 22 base64url characters").with_hint("pass the id exactly as acquire gave it")
+    LockError::invalid("Invalid lockId format: a lock id is 22 base64url characters")
+        .with_hint("pass the id exactly as acquire gave it")
 }
 
 impl fmt::Debug for LockId {

@@ -7,14 +7,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::task::TaskTracker;
-
 use crate::election::Election;
 use crate::multi::LockAllRequest;
+use crate::shared::Shared;
 use crate::time::Clock;
 use crate::{
-    AnyBackend, ExtendOutcome, Fence, FenceToken, Key, LockBackend, LockError, LockId, LockInfo, LockRequest, Lookup,
-    ReleaseOutcome, Result, Ttl,
+    AnyBackend, ExtendOutcome, Fence, FenceToken, IntoKey, IntoTtl, Key, LockBackend, LockError, LockId, LockInfo,
+    LockRequest, Lookup, ReleaseOutcome, Result,
 };
 
 /// Called when a release did not succeed. The lock then ends with its lease.
@@ -31,21 +30,12 @@ pub type ReleaseErrorHook = Arc<dyn Fn(&LockError, &Key, &LockId) + Send + Sync>
 /// let guard = locker.lock("report").acquire().await?;
 /// assert!(locker.is_locked("report").await?);
 /// drop(guard); // released in the background …
-/// locker.drain().await; // … and waited for
+/// locker.shutdown(std::time::Duration::from_secs(5)).await; // … and waited for
 /// assert!(!locker.is_locked("report").await?);
 /// # Ok(())
 /// # }
 /// ```
 pub struct Locker<F: FenceToken = Fence>(pub(crate) Arc<Shared<F>>);
-
-/// What every request, guard and background task of one locker shares.
-pub(crate) struct Shared<F: FenceToken> {
-    pub(crate) backend: AnyBackend<F>,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// Releases and reapings that nobody awaits any more.
-    pub(crate) background: TaskTracker,
-    pub(crate) on_release_error: Option<ReleaseErrorHook>,
-}
 
 impl<F: FenceToken> Clone for Locker<F> {
     fn clone(&self) -> Self {
@@ -60,63 +50,65 @@ impl<F: FenceToken> fmt::Debug for Locker<F> {
 }
 
 impl<F: FenceToken> Locker<F> {
-    /// A locker with default settings.
+    /// Makes a locker with default settings.
     pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
         Self::builder(backend).build()
     }
 
-    /// A locker with its own clock or release-error hook.
+    /// Starts a locker with its own clock or release-error hook.
     pub fn builder(backend: impl LockBackend<Fence = F>) -> LockerBuilder<F> {
         let clock = backend.clock();
         LockerBuilder { backend: AnyBackend::new(backend), clock, on_release_error: None }
     }
 
-    /// The backend behind it, for operations that need no client.
+    /// Returns the backend behind it, for operations that need no client.
     pub fn backend(&self) -> &AnyBackend<F> {
         &self.0.backend
     }
 
     /// Starts a request for one key. A bad key surfaces when the request is used, before any I/O.
-    pub fn lock(&self, key: impl AsRef<str>) -> LockRequest<F> {
-        LockRequest::new(self.clone(), Key::new(key))
+    pub fn lock(&self, key: impl IntoKey) -> LockRequest<F> {
+        LockRequest::new(self.clone(), key.into_key())
     }
 
     /// Starts a request for several keys at once: sorted, all or nothing.
-    pub fn lock_all<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest<F> {
-        let keys = keys.into_iter().map(Key::new).collect();
-        LockAllRequest::new(self.clone(), keys)
+    pub fn lock_all<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest<F> {
+        let keys: Vec<_> = keys.into_iter().map(IntoKey::into_key).collect();
+        // A placeholder: each lock is asked for by its own key.
+        let template = LockRequest::new(self.clone(), Err(LockError::internal("a request without its key")));
+        LockAllRequest::new(template, keys)
     }
 
     /// Starts an election: one leader per key, its term is the fence.
-    pub fn elect(&self, key: impl AsRef<str>) -> Election<F> {
-        Election::new(self.clone(), Key::new(key))
+    pub fn elect(&self, key: impl IntoKey) -> Election<F> {
+        Election::new(self.lock(key))
     }
 
-    /// Whether anybody holds the key now.
+    /// Returns whether anybody holds the key now.
     ///
     /// # Errors
     /// What the backend reports; [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for a bad key.
-    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool> {
-        self.0.backend.is_locked(&Key::new(key)?).await
+    pub async fn is_locked(&self, key: impl IntoKey) -> Result<bool> {
+        self.0.is_locked(&key.into_key()?).await
     }
 
-    /// The live lock on a key, for diagnostics. Never decide by it: it may have changed when you read it.
+    /// Returns the live lock on a key, for diagnostics. Never decide by it: it may have changed when you read it.
     ///
     /// # Errors
     /// As [`Locker::is_locked`].
-    pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockInfo<F>>> {
-        self.0.backend.lookup(Lookup::Key(&Key::new(key)?)).await
+    pub async fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo<F>>> {
+        self.0.lookup(Lookup::Key(&key.into_key()?)).await
     }
 
-    /// The live lock that an id owns, for diagnostics.
+    /// Returns the live lock that an id owns, for diagnostics.
     ///
     /// # Errors
     /// What the backend reports.
     pub async fn inspect_id(&self, lock_id: &LockId) -> Result<Option<LockInfo<F>>> {
-        self.0.backend.lookup(Lookup::LockId(lock_id)).await
+        self.0.lookup(Lookup::LockId(lock_id)).await
     }
 
-    /// Whether an id owns a live lock, for diagnostics.
+    /// Returns whether an id owns a live lock, for diagnostics.
     ///
     /// # Errors
     /// What the backend reports.
@@ -129,24 +121,32 @@ impl<F: FenceToken> Locker<F> {
     /// # Errors
     /// What the backend reports.
     pub async fn release_id(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        self.0.backend.release(lock_id).await
+        self.0.release(lock_id).await
     }
 
     /// Replaces the lease by id: for handles that crossed a process boundary.
     ///
     /// # Errors
     /// What the backend reports; [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for a bad ttl.
-    pub async fn extend_id(&self, lock_id: &LockId, ttl: Duration) -> Result<ExtendOutcome> {
-        self.0.backend.extend(lock_id, Ttl::new(ttl)?).await
+    pub async fn extend_id(&self, lock_id: &LockId, ttl: impl IntoTtl) -> Result<ExtendOutcome> {
+        self.0.extend(lock_id, ttl.into_ttl()?).await
     }
 
-    /// Waits for the releases that dropped guards and abandoned attempts left behind.
+    /// Waits for the releases that dropped guards and abandoned attempts had left behind when it was called.
     ///
-    /// Call it before the runtime ends: a release that no runtime carries out is left to the lease.
+    /// Call it, or [`shutdown`](Self::shutdown), before the runtime ends: a release that no runtime carries out is left to the
+    /// lease. It has no bound of its own beyond the few seconds that each release may take.
     pub async fn drain(&self) {
-        self.0.background.close();
-        self.0.background.wait().await;
-        self.0.background.reopen();
+        self.0.background.drain().await;
+    }
+
+    /// Waits like [`drain`](Self::drain), but not longer than `timeout`, and returns whether everything was given back by then.
+    ///
+    /// The last line of `main`: without it the runtime may end before dropped guards have released, and their locks stay
+    /// until their leases end.
+    #[doc(alias = "close")]
+    pub async fn shutdown(&self, timeout: Duration) -> bool {
+        tokio::time::timeout(timeout, self.drain()).await.is_ok()
     }
 }
 
@@ -165,20 +165,15 @@ impl<F: FenceToken> LockerBuilder<F> {
         self
     }
 
-    /// Hears of releases that failed, also those of dropped guards. A request may have its own.
+    /// Calls the hook when a release failed, also one of a dropped guard. A request may have a hook of its own.
     #[must_use]
     pub fn on_release_error(mut self, hook: impl Fn(&LockError, &Key, &LockId) + Send + Sync + 'static) -> Self {
         self.on_release_error = Some(Arc::new(hook));
         self
     }
 
-    /// The locker.
+    /// Makes the locker.
     pub fn build(self) -> Locker<F> {
-        Locker(Arc::new(Shared {
-            backend: self.backend,
-            clock: self.clock,
-            background: TaskTracker::new(),
-            on_release_error: self.on_release_error,
-        }))
+        Locker(Arc::new(Shared::new(self.backend, self.clock, self.on_release_error)))
     }
 }

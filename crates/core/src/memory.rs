@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::time::{CLEANUP_GUARD_MS, Clock, TokioClock, free_in, is_live};
 use crate::wake::{WakeHint, WakeHub};
 use crate::{
-    AbsentReason, AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Fence, HealthReport,
-    HealthStatus, Key, Label, Lease, LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result,
-    TimeAuthority, Timestamp, Ttl,
+    AbsentReason, AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Extension, Fence,
+    HealthReport, HealthStatus, Key, Label, Lease, LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome,
+    Result, TimeAuthority, Timestamp, Ttl,
 };
 
 /// Locks in this process's memory. Clones share their locks.
@@ -146,22 +146,18 @@ fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> AcquireOutcome
     if held.lock_id == *asking {
         return AcquireOutcome::Acquired(Lease::new(held.fence, held.expires_at).observed_at(now));
     }
-    AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
+    AcquireOutcome::Contended(Contention::free_in(free_in(held.expires_at, now)))
 }
 
 impl LockBackend for MemoryBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { backend: "memory".into(), fencing: true, time_authority: TimeAuthority::Server }
+        Capabilities::new("memory", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
-        let outcome = self.state().acquire(request, self.now())?;
-        if let AcquireOutcome::Acquired(lease) = outcome {
-            crate::trace::fence_near_limit(lease.fence, request.key);
-        }
-        Ok(outcome)
+        self.state().acquire(request, self.now())
     }
 
     async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
@@ -189,7 +185,7 @@ impl LockBackend for MemoryBackend {
         let expires_at = now.plus(ttl);
         let held = state.locks.get_mut(&key).ok_or_else(|| LockError::internal("an owned lock is not stored"))?;
         held.expires_at = expires_at;
-        Ok(ExtendOutcome::Extended { expires_at })
+        Ok(ExtendOutcome::Extended(Extension::new(expires_at)))
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {
@@ -223,7 +219,7 @@ impl LockBackend for MemoryBackend {
         Ok(self.state().purge(self.now(), None))
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
+    async fn subscribe(&self, key: &Key) -> WakeHint {
         self.shared.hub.subscribe(key.as_str())
     }
 

@@ -7,9 +7,9 @@ use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use crate::{Fence, FenceToken, Guard, HasFence, Key, LockError, LockHandle, LockRequest, Locker, LossReason, Result};
+use crate::wrapped::settings_of_the_wrapped_request;
+use crate::{Fence, FenceToken, Guard, HasFence, Key, LockError, LockHandle, LockRequest, LossReason, OnLost, Result};
 
 /// A request for several locks. Finish it with [`acquire`](Self::acquire) or [`run`](Self::run).
 ///
@@ -25,43 +25,20 @@ use crate::{Fence, FenceToken, Guard, HasFence, Key, LockError, LockHandle, Lock
 /// # }
 /// ```
 #[must_use = "a request does nothing until it is used"]
+#[derive(Clone)]
 pub struct LockAllRequest<F: FenceToken = Fence> {
-    locker: Locker<F>,
+    /// The request for each of the keys, without its key.
+    request: LockRequest<F>,
     keys: Vec<Result<Key>>,
-    ttl: Option<Duration>,
-    timeout: Option<Duration>,
-    label: Option<String>,
-    cancel: Option<CancellationToken>,
+    on_lost: OnLost,
 }
 
 impl<F: FenceToken> LockAllRequest<F> {
-    pub(crate) fn new(locker: Locker<F>, keys: Vec<Result<Key>>) -> Self {
-        Self { locker, keys, ttl: None, timeout: None, label: None, cancel: None }
+    pub(crate) fn new(request: LockRequest<F>, keys: Vec<Result<Key>>) -> Self {
+        Self { request: request.keep_alive(), keys, on_lost: OnLost::default() }
     }
 
-    /// The length of each lease. Default 30 s.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
-    }
-
-    /// The budget for all of them together. Default 5 s.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// What the holder calls itself.
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = Some(label.into());
-        self
-    }
-
-    /// Ends waiting at once when the token fires.
-    pub fn cancel(mut self, token: CancellationToken) -> Self {
-        self.cancel = Some(token);
-        self
-    }
+    settings_of_the_wrapped_request!();
 
     /// Takes all of them or none.
     ///
@@ -73,7 +50,6 @@ impl<F: FenceToken> LockAllRequest<F> {
     /// Dropping the future leaves no lock behind.
     pub async fn acquire(self) -> Result<GuardAll<F>> {
         let started = Instant::now();
-        let timeout = self.timeout.unwrap_or(crate::retry::RetryPolicy::DEFAULT_TIMEOUT);
         let mut keys = self.keys.into_iter().collect::<Result<Vec<_>>>()?;
         if keys.is_empty() {
             return Err(LockError::invalid("lock_all needs at least one key"));
@@ -82,21 +58,8 @@ impl<F: FenceToken> LockAllRequest<F> {
         keys.dedup();
         let mut guards: Vec<Guard<F>> = Vec::with_capacity(keys.len());
         for key in keys {
-            let mut request = LockRequest::new(self.locker.clone(), Ok(key)).keep_alive().timeout(left(
-                timeout,
-                started,
-                guards.is_empty(),
-            ));
-            if let Some(ttl) = self.ttl {
-                request = request.ttl(ttl);
-            }
-            if let Some(label) = &self.label {
-                request = request.label(label);
-            }
-            if let Some(token) = &self.cancel {
-                request = request.cancel(token.clone());
-            }
-            guards.push(request.acquire().await?);
+            // The budget began with the first: a wall that has passed cuts the next attempt at once.
+            guards.push(self.request.clone().for_key(key).counted_from(started).acquire().await?);
         }
         let all = GuardAll { guards };
         all.check()?;
@@ -110,26 +73,30 @@ impl<F: FenceToken> LockAllRequest<F> {
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the locks in the background.
-    pub async fn run<T>(self, work: impl AsyncFnOnce(Vec<LockHandle<F>>) -> T) -> Result<T> {
+    pub async fn run<Work, Running>(self, work: Work) -> Result<Running::Output>
+    where
+        Work: FnOnce(Vec<LockHandle<F>>) -> Running,
+        Running: Future,
+    {
+        let on_lost = self.on_lost;
         let all = self.acquire().await?;
         let handles = all.guards.iter().map(Guard::handle).collect();
-        let value = tokio::select! {
-            biased;
-            value = work(handles) => value,
-            _ = all.lost() => return Err(all.lost_error()),
+        let value = match on_lost {
+            OnLost::Continue => work(handles).await,
+            OnLost::Stop => tokio::select! {
+                biased;
+                value = work(handles) => value,
+                _ = all.lost() => return Err(all.lost_error()),
+            },
         };
-        all.check()?;
+        if on_lost == OnLost::Stop {
+            all.check()?;
+        }
         for guard in all.guards.iter().rev() {
             guard.release_quietly().await;
         }
         Ok(value)
     }
-}
-
-/// What is left of the budget. Zero would mean one attempt without a wall, which only the caller may ask for.
-fn left(timeout: Duration, started: Instant, is_first: bool) -> Duration {
-    let left = timeout.saturating_sub(started.elapsed());
-    if is_first { left } else { left.max(Duration::from_millis(1)) }
 }
 
 /// Several held locks, in the order of their keys. Dropping it releases them all.
@@ -157,7 +124,7 @@ impl<F: FenceToken> GuardAll<F> {
         self.guards.iter().map(|guard| guard.remaining()).min().unwrap_or_default()
     }
 
-    /// Nothing while all of them are held.
+    /// Returns `Ok` while all of them are held.
     ///
     /// # Errors
     /// [`LockLost`](crate::ErrorCode::LockLost) once one of them is not.

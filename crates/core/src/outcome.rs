@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::{Fence, Timestamp};
 
 /// The answer to acquire.
+#[must_use = "the lock may be somebody else's"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquireOutcome<F = Fence> {
     /// The lock is ours (or was already, under the same lock id).
@@ -45,18 +46,31 @@ impl<F> Lease<F> {
     }
 
     /// How long the lease lasts from the answer on, where the backend's time is known.
-    pub fn left(&self) -> Option<std::time::Duration> {
+    pub fn left(&self) -> Option<Duration> {
         self.observed_at.map(|now| self.expires_at.since(now))
     }
 }
 
 /// A lock that somebody else holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Contention {
     /// How long until the holder's lease can be taken over if nobody renews it ([`free_in`](crate::time::free_in)),
     /// where the backend learned it for free. Waiters look again then, so that a dead holder costs
     /// no more than its lease.
     pub free_in: Option<Duration>,
+}
+
+impl Contention {
+    /// Contention of which nothing more is known.
+    pub const fn new() -> Self {
+        Self { free_in: None }
+    }
+
+    /// Contention with a holder whose lease can be taken over after this time.
+    pub const fn free_in(duration: Duration) -> Self {
+        Self { free_in: Some(duration) }
+    }
 }
 
 /// The answer to release.
@@ -76,26 +90,40 @@ impl ReleaseOutcome {
 }
 
 /// The answer to extend.
+#[must_use = "the lock may be gone: then nothing was extended"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtendOutcome {
     /// The lease was replaced.
-    Extended {
-        /// When it ends now, on the backend's clock.
-        expires_at: Timestamp,
-    },
+    Extended(Extension),
     /// There was no live lock with this id.
     Absent(Option<AbsentReason>),
+}
+
+/// A lease that was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Extension {
+    /// When it ends now, on the backend's clock.
+    pub expires_at: Timestamp,
+}
+
+impl Extension {
+    /// A lease that ends at `expires_at` now.
+    pub const fn new(expires_at: Timestamp) -> Self {
+        Self { expires_at }
+    }
 }
 
 impl ExtendOutcome {
     /// Whether the lease was replaced.
     pub const fn is_extended(self) -> bool {
-        matches!(self, Self::Extended { .. })
+        matches!(self, Self::Extended(_))
     }
 }
 
 /// Why a lock is absent, where the backend saw it without asking again. For telemetry, not for decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AbsentReason {
     /// Its lease had ended.
     Expired,

@@ -4,16 +4,16 @@
 //! request arrives. Its id is released at once, again after 250 ms and 1 s, and once after its lease: what remains beyond
 //! that is bounded by the ttl.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
-use crate::locker::Shared;
+use crate::any::PendingAcquire;
+use crate::shared::Shared;
 use crate::{
-    AcquireOutcome, BootTime, FenceToken, Key, LockBackend, LockError, LockId, ReleaseErrorHook, ReleaseOutcome, Result,
+    AcquireOutcome, BootTime, FenceToken, Key, LockError, LockHandle, LockId, ReleaseErrorHook, ReleaseOutcome, Result,
 };
 
 /// The longest one release may take before it counts as failed.
@@ -22,8 +22,6 @@ pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest lease that is watched to its end. Longer ones are left to expire.
 const LONGEST_WATCH: Duration = Duration::from_secs(120);
 
-type Call<F> = Pin<Box<dyn Future<Output = Result<AcquireOutcome<F>>> + Send>>;
-
 /// Releases an id whose acquire has an unknown outcome, now and until it cannot matter any more.
 pub(crate) fn reap<F: FenceToken>(
     shared: &Arc<Shared<F>>,
@@ -31,56 +29,64 @@ pub(crate) fn reap<F: FenceToken>(
     lock_id: LockId,
     lease_end: BootTime,
 ) {
-    let task = reap_until(shared.clone(), lock_id, lease_end);
-    spawn(shared, runtime, task);
+    shared.background.spawn(runtime, reap_until(shared.clone(), lock_id, lease_end));
 }
 
-/// Awaits an acquire that its caller abandoned, and gives back what it got.
+/// An acquire whose caller left before its answer.
+pub(crate) struct Abandoned<F: FenceToken> {
+    pub(crate) call: PendingAcquire<F>,
+    pub(crate) lock_id: LockId,
+    pub(crate) lease_end: BootTime,
+    /// Whether an earlier request under the same id may own the lock, whatever this one is answered.
+    pub(crate) was_unknown: bool,
+}
+
+/// Awaits an acquire that its caller abandoned, and gives back what it, or an earlier one under its id, got.
 pub(crate) fn finish_and_undo<F: FenceToken>(
     shared: &Arc<Shared<F>>,
     runtime: Option<&Handle>,
-    call: Call<F>,
-    lock_id: LockId,
-    lease_end: BootTime,
+    abandoned: Abandoned<F>,
 ) {
     let owned = shared.clone();
-    spawn(shared, runtime, async move {
+    shared.background.spawn(runtime, async move {
         // Releasing before the acquire has arrived would release nothing, so its end is awaited first.
-        match timeout(RELEASE_TIMEOUT, call).await {
-            Ok(Ok(AcquireOutcome::Contended(_))) => {}
-            Ok(Err(error)) if !error.is_ambiguous() => {}
-            _ => reap_until(owned, lock_id, lease_end).await,
+        let nothing_was_got = match timeout(RELEASE_TIMEOUT, abandoned.call).await {
+            Ok(Ok(AcquireOutcome::Contended(_))) => true,
+            Ok(Err(error)) => !error.is_ambiguous(),
+            _ => false,
+        };
+        if abandoned.was_unknown || !nothing_was_got {
+            reap_until(owned, abandoned.lock_id, abandoned.lease_end).await;
         }
     });
 }
 
 /// Releases on behalf of a guard that was dropped. Tries again while the lease could still be alive.
-pub(crate) fn release_dropped<F: FenceToken>(
-    shared: &Arc<Shared<F>>,
-    runtime: Option<&Handle>,
-    key: Key,
-    lock_id: LockId,
-    hook: Option<ReleaseErrorHook>,
-) {
-    let owned = shared.clone();
-    spawn(shared, runtime, async move {
+pub(crate) fn release_dropped<F: FenceToken>(lock: &LockHandle<F>) {
+    let (held, owned) = (&lock.0, lock.clone());
+    held.shared.background.spawn(held.runtime.as_ref(), async move {
+        let held = &owned.0;
         let mut pauses = [Duration::from_millis(250), Duration::from_secs(1)].into_iter();
-        loop {
-            let Err(error) = release(&owned, &lock_id).await else { return };
+        while let Err(error) = release(&held.shared, &held.lock_id).await {
             match pauses.next() {
                 Some(pause) if error.is_transient() => sleep(pause).await,
-                _ => return report(&error, &key, &lock_id, hook.as_ref()),
+                _ => {
+                    report(&error, &held.key, &held.lock_id, held.on_release_error.as_ref());
+                    break;
+                }
             }
         }
+        held.end_release();
     });
 }
 
 /// One release with its own bound in time.
 pub(crate) async fn release<F: FenceToken>(shared: &Shared<F>, lock_id: &LockId) -> Result<ReleaseOutcome> {
-    match timeout(RELEASE_TIMEOUT, shared.backend.release(lock_id)).await {
+    match timeout(RELEASE_TIMEOUT, shared.release(lock_id)).await {
         Ok(outcome) => outcome,
         Err(_) => {
-            Err(LockError::new(crate::ErrorCode::NetworkTimeout, "the release was not answered in time").ambiguous())
+            let late = LockError::new(crate::ErrorCode::NetworkTimeout, "the release was not answered in time");
+            Err(late.ambiguous().with_lock_id(lock_id))
         }
     }
 }
@@ -110,15 +116,4 @@ async fn reap_until<F: FenceToken>(shared: Arc<Shared<F>>, lock_id: LockId, leas
         sleep(left).await;
         let _ = release(&shared, &lock_id).await;
     });
-}
-
-/// Runs a task on the runtime that the caller was made on. Without one the lease ends the lock.
-fn spawn<F: FenceToken>(
-    shared: &Arc<Shared<F>>,
-    runtime: Option<&Handle>,
-    task: impl Future<Output = ()> + Send + 'static,
-) {
-    if let Some(runtime) = runtime {
-        shared.background.spawn_on(task, runtime);
-    }
 }

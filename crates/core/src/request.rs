@@ -1,18 +1,22 @@
 //! What does the caller want?
 //!
-//! A request is built by value, validated once when it is used, and then carried out by `attempt`. Defaults are those of
-//! the specification: 30 s lease, 5 s budget, 10 retries from 100 ms, exponential, equal jitter.
+//! A request is built by value, validated once when it is used, and then carried out by `acquisition`. Defaults are those of
+//! the specification: 30 s lease, 5 s budget, 10 retries from 100 ms, exponential, equal jitter. Requests for several locks and
+//! elections wrap this one, so every setting means the same on all three.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{self, Plan};
+use crate::acquisition;
 use crate::heartbeat::{self, KeepAlive};
+use crate::plan::Plan;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::{
-    Fence, FenceToken, Guard, Key, Label, LockError, LockHandle, LockId, Locker, ReleaseErrorHook, Result, Ttl,
+    Contention, Fence, FenceToken, Guard, IntoKey, IntoLabel, IntoTtl, Key, Label, LockError, LockHandle, LockId,
+    Locker, LossReason, ReleaseErrorHook, Result, Ttl,
 };
 
 /// What becomes of the work when its lock is lost.
@@ -30,13 +34,16 @@ pub enum OnLost {
 #[derive(Clone)]
 pub struct LockRequest<F: FenceToken = Fence> {
     locker: Locker<F>,
-    // Kept as given: errors surface where the caller already handles errors.
-    key: Result<Key, Arc<LockError>>,
-    ttl: Duration,
-    label: Option<Result<Label, Arc<LockError>>>,
+    // The words are kept as they were judged: their errors surface where the caller already handles errors.
+    key: Result<Key>,
+    ttl: Result<Ttl>,
+    label: Option<Result<Label>>,
     policy: RetryPolicy,
+    /// Whether the caller chose a number of retries. If not, a long budget lifts the default one.
     retries_were_set: bool,
-    cancel: Option<CancellationToken>,
+    /// When the budget began, for the later ones of several locks.
+    started: Option<Instant>,
+    cancel: Vec<CancellationToken>,
     keep_alive: bool,
     renew_every: Option<Duration>,
     max_hold: Option<Duration>,
@@ -44,17 +51,38 @@ pub struct LockRequest<F: FenceToken = Fence> {
     on_release_error: Option<ReleaseErrorHook>,
 }
 
+/// What one attempt led to.
+#[must_use = "the lock may be somebody else's"]
+#[derive(Debug)]
+pub enum Attempt<F: FenceToken = Fence> {
+    /// The lock is held.
+    Acquired(Guard<F>),
+    /// Somebody else holds it, perhaps with how long at the most.
+    Contended(Contention),
+}
+
+/// Work that has finished, and whether its lock lasted as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report<T> {
+    /// What the work returned.
+    pub value: T,
+    /// Why the lock was not held any more when the work finished; `None` when it was.
+    pub loss: Option<LossReason>,
+}
+
 impl<F: FenceToken> LockRequest<F> {
     pub(crate) fn new(locker: Locker<F>, key: Result<Key>) -> Self {
         let on_release_error = locker.0.on_release_error.clone();
         Self {
             locker,
-            key: key.map_err(Arc::new),
-            ttl: Ttl::DEFAULT.duration(),
+            key,
+            ttl: Ok(Ttl::DEFAULT),
             label: None,
             policy: RetryPolicy::default(),
             retries_were_set: false,
-            cancel: None,
+            started: None,
+            cancel: Vec::new(),
             keep_alive: false,
             renew_every: None,
             max_hold: None,
@@ -63,9 +91,29 @@ impl<F: FenceToken> LockRequest<F> {
         }
     }
 
-    /// The length of the lease. Default 30 s.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+    /// The same request for another key.
+    pub(crate) fn for_key(mut self, key: impl IntoKey) -> Self {
+        self.key = key.into_key();
+        self
+    }
+
+    /// Counts the budget from an earlier moment: several locks share one.
+    pub(crate) fn counted_from(mut self, started: Instant) -> Self {
+        self.started = Some(started);
+        self
+    }
+
+    pub(crate) fn locker(&self) -> &Locker<F> {
+        &self.locker
+    }
+
+    pub(crate) fn key(&self) -> Result<&Key> {
+        self.key.as_ref().map_err(LockError::clone)
+    }
+
+    /// Sets the length of the lease. Default 30 s.
+    pub fn ttl(mut self, ttl: impl IntoTtl) -> Self {
+        self.ttl = ttl.into_ttl();
         self
     }
 
@@ -122,13 +170,18 @@ impl<F: FenceToken> LockRequest<F> {
         self
     }
 
-    /// Ends waiting at once when the token fires. It never keeps a held lock from being released.
+    /// Ends waiting at once when the token fires. Called twice, either token does. It never keeps a held lock from being
+    /// released.
     pub fn cancel(mut self, token: CancellationToken) -> Self {
-        self.cancel = Some(token);
+        self.cancel.push(token);
         self
     }
 
     /// Renews the lease every third of its length for as long as the guard lives.
+    ///
+    /// The renewal is a task of the runtime that the lock is acquired on, so that runtime must be running: on a `current_thread`
+    /// runtime a caller that computes between two `block_on` calls is not renewed (the error of the loss says so). Programs without
+    /// a runtime of their own use the blocking API, which renews from a thread of its own.
     pub fn keep_alive(mut self) -> Self {
         self.keep_alive = true;
         self
@@ -141,7 +194,7 @@ impl<F: FenceToken> LockRequest<F> {
         self
     }
 
-    /// The longest the lock is held: renewal stops so that the lease ends then, and the lock counts as lost.
+    /// Sets the longest time that the lock is held: no renewal passes it, and the lock counts as lost then.
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.max_hold = Some(longest);
         self
@@ -154,8 +207,8 @@ impl<F: FenceToken> LockRequest<F> {
     }
 
     /// What the holder calls itself, for people who wonder who holds the lock.
-    pub fn label(mut self, label: impl AsRef<str>) -> Self {
-        self.label = Some(Label::new(label).map_err(Arc::new));
+    pub fn label(mut self, label: impl IntoLabel) -> Self {
+        self.label = Some(label.into_label());
         self
     }
 
@@ -168,15 +221,36 @@ impl<F: FenceToken> LockRequest<F> {
     /// Tries once. Contention is `None`, not an error.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) before any I/O for bad settings,
-    /// [`Aborted`](crate::ErrorCode::Aborted) when cancelled, otherwise what the backend reports.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) before any I/O for bad settings and where no tokio runtime with timers
+    /// is running, [`Aborted`](crate::ErrorCode::Aborted) when cancelled, otherwise what the backend reports.
     ///
     /// # Cancel safety
     /// Dropping the future leaves no lock behind: an attempt in flight is finished and undone in the background.
+    #[doc(alias = "no_wait")]
+    #[doc(alias = "try_lock")]
     pub async fn try_acquire(self) -> Result<Option<Guard<F>>> {
+        match self.attempt().await? {
+            Attempt::Acquired(guard) => Ok(Some(guard)),
+            Attempt::Contended(_) => Ok(None),
+        }
+    }
+
+    /// Tries once, and tells of contention how long it may last where the backend knows: for a `Retry-After`, for example.
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    /// As [`try_acquire`](Self::try_acquire).
+    pub async fn attempt(self) -> Result<Attempt<F>> {
         let (plan, renewal) = self.validate()?;
-        let guard = attempt::once(&self.locker, &plan).await?;
-        Ok(guard.inspect(|guard| heartbeat::start(guard, renewal)))
+        Ok(match acquisition::once(&self.locker, &plan).await? {
+            Ok(guard) => {
+                heartbeat::start(&guard, renewal);
+                Attempt::Acquired(guard)
+            }
+            Err(contention) => Attempt::Contended(contention),
+        })
     }
 
     /// Waits for the lock within the budget.
@@ -190,14 +264,17 @@ impl<F: FenceToken> LockRequest<F> {
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn acquire(self) -> Result<Guard<F>> {
         let (plan, renewal) = self.validate()?;
-        let guard = attempt::until_acquired(&self.locker, &plan).await?;
+        let guard = acquisition::until_acquired(&self.locker, &plan).await?;
         heartbeat::start(&guard, renewal);
         Ok(guard)
     }
 
     /// Waits for the lock, runs the work under it and releases. The work is dropped at the moment the lock is lost.
     ///
-    /// The outer result speaks of the lock; what the work returns, also its own `Result`, is inside.
+    /// The outer result speaks of the lock; what the work returns, also its own `Result`, is inside. `run` is strict: the value of
+    /// work that finished after its lock was lost is dropped, because another holder may have worked at the same time. Where
+    /// that value matters all the same (the receipt of a charge that did happen), use
+    /// [`run_and_report`](Self::run_and_report).
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when the lock did not last as long as the work. A
@@ -205,34 +282,71 @@ impl<F: FenceToken> LockRequest<F> {
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock in the background.
-    pub async fn run<T>(self, work: impl AsyncFnOnce(LockHandle<F>) -> T) -> Result<T> {
-        let on_lost = self.on_lost;
-        let guard = self.acquire().await?;
-        let finished = match on_lost {
-            OnLost::Continue => Some(work(guard.handle()).await),
-            OnLost::Stop => tokio::select! {
-                biased;
-                value = work(guard.handle()) => guard.is_held().then_some(value),
-                _ = guard.lost() => None,
-            },
-        };
-        match finished {
-            Some(value) => {
-                guard.release_quietly().await;
-                Ok(value)
-            }
+    #[doc(alias = "with_lock")]
+    pub async fn run<Work, Running>(self, work: Work) -> Result<Running::Output>
+    where
+        Work: FnOnce(LockHandle<F>) -> Running,
+        Running: Future,
+    {
+        let strict = self.on_lost == OnLost::Stop;
+        let (guard, report) = self.work_under_the_lock(work).await?;
+        match report.loss {
             // The backend may be out of reach: the caller learns of the loss now, the release is tried behind its back.
-            None => Err(guard.lost_error()),
+            Some(_) if strict => Err(guard.lost_error()),
+            _ => {
+                guard.release_quietly().await;
+                Ok(report.value)
+            }
         }
     }
 
-    fn validate(&self) -> Result<(Plan, Option<KeepAlive>)> {
-        let key = self.key.as_ref().map_err(again)?.clone();
-        let label = match &self.label {
-            Some(label) => Some(label.as_ref().map_err(again)?.clone()),
-            None => None,
+    /// Does what [`run`](Self::run) does, and keeps the value of work that finished although its lock was lost.
+    ///
+    /// Work that has not finished is still dropped at the moment of the loss, unless [`OnLost::Continue`] was chosen.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); [`LockLost`](crate::ErrorCode::LockLost) only for work that did not finish.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn run_and_report<Work, Running>(self, work: Work) -> Result<Report<Running::Output>>
+    where
+        Work: FnOnce(LockHandle<F>) -> Running,
+        Running: Future,
+    {
+        let (guard, report) = self.work_under_the_lock(work).await?;
+        if report.loss.is_none() {
+            guard.release_quietly().await;
+        }
+        Ok(report)
+    }
+
+    async fn work_under_the_lock<Work, Running>(self, work: Work) -> Result<(Guard<F>, Report<Running::Output>)>
+    where
+        Work: FnOnce(LockHandle<F>) -> Running,
+        Running: Future,
+    {
+        let on_lost = self.on_lost;
+        let guard = self.acquire().await?;
+        let value = match on_lost {
+            OnLost::Continue => work(guard.handle()).await,
+            OnLost::Stop => tokio::select! {
+                biased;
+                value = work(guard.handle()) => value,
+                _ = guard.lost() => return Err(guard.lost_error()),
+            },
         };
-        let ttl = Ttl::new(self.max_hold.map_or(self.ttl, |longest| self.ttl.min(longest)))?;
+        let loss = guard.loss();
+        Ok((guard, Report { value, loss }))
+    }
+
+    fn validate(&self) -> Result<(Plan, Option<KeepAlive>)> {
+        let key = self.key()?.clone();
+        let label = self.label.clone().transpose()?;
+        let ttl = match self.max_hold {
+            Some(longest) if longest < self.ttl.clone()?.duration() => Ttl::new(longest)?,
+            _ => self.ttl.clone()?,
+        };
         let every = self.renew_every.unwrap_or(ttl.duration() / 3);
         if self.keep_alive && (every.is_zero() || every >= ttl.duration()) {
             return Err(LockError::invalid("the renewal interval must be above zero and below the ttl")
@@ -240,16 +354,18 @@ impl<F: FenceToken> LockRequest<F> {
         }
         let policy = self.effective_policy();
         policy.validate()?;
-        let renewal = self.keep_alive.then_some(KeepAlive { ttl, every, max_hold: self.max_hold });
+        crate::runtime::require()?;
         let plan = Plan {
             key,
             ttl,
             label,
             policy,
+            started: self.started,
             cancel: self.cancel.clone(),
+            max_hold: self.max_hold,
             on_release_error: self.on_release_error.clone(),
         };
-        Ok((plan, renewal))
+        Ok((plan, self.keep_alive.then_some(KeepAlive { ttl, every })))
     }
 
     fn effective_policy(&self) -> RetryPolicy {
@@ -257,17 +373,11 @@ impl<F: FenceToken> LockRequest<F> {
         let patient = policy.timeout.is_none_or(|timeout| timeout > RetryPolicy::DEFAULT_TIMEOUT);
         if patient && !self.retries_were_set {
             policy.max_retries = None;
+        }
+        // Hints may be lost: whoever retries for ever must not sleep for ever.
+        if patient && policy.max_retries.is_none() {
             policy.max_delay.get_or_insert(RetryPolicy::PATIENT_MAX_DELAY);
         }
         policy
-    }
-}
-
-/// A stored validation error, made anew for this use of the request.
-fn again(error: &Arc<LockError>) -> LockError {
-    let copy = LockError::new(error.code(), error.to_string());
-    match error.hint() {
-        Some(hint) => copy.with_hint(hint.to_owned()),
-        None => copy,
     }
 }

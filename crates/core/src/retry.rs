@@ -31,6 +31,7 @@ pub enum Jitter {
 
 /// When to try again, and when to give up.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct RetryPolicy {
     /// How many attempts may follow the first; `None` is without limit.
     pub max_retries: Option<u32>,

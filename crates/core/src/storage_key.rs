@@ -8,6 +8,7 @@ use crate::{HashId, Key, LockError, Result};
 
 /// What a backend allows its names to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StorageLimit {
     /// The longest name the storage takes, in bytes.
     pub bytes: usize,
@@ -16,12 +17,10 @@ pub struct StorageLimit {
 }
 
 impl StorageLimit {
-    /// Redis: 1000 bytes, 26 of them for `:id:` and a lock id.
-    pub const REDIS: Self = Self { bytes: 1000, reserve: 26 };
-    /// `PostgreSQL` and SQLite: 1700 bytes, what a B-tree entry takes with room to spare.
-    pub const POSTGRES: Self = Self { bytes: 1700, reserve: 0 };
-    /// Firestore: 1500 bytes, the limit of a document id.
-    pub const FIRESTORE: Self = Self { bytes: 1500, reserve: 0 };
+    /// A storage that takes names of `bytes`, of which `reserve` stay free for names derived from them.
+    pub const fn new(bytes: usize, reserve: usize) -> Self {
+        Self { bytes, reserve }
+    }
 
     const fn usable(self) -> usize {
         self.bytes.saturating_sub(self.reserve)
@@ -36,10 +35,10 @@ impl StorageLimit {
 /// use syncguard_core::Key;
 /// use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
 ///
-/// let key = Key::new("job")?;
-/// let name = lock_key("app:", &key, StorageLimit::REDIS)?;
+/// let (key, limit) = (Key::new("job")?, StorageLimit::new(1000, 26));
+/// let name = lock_key("app:", &key, limit)?;
 /// assert_eq!(name, "app:job");
-/// assert_eq!(fence_key("app:", &name, StorageLimit::REDIS)?, "app:fence:app:job");
+/// assert_eq!(fence_key("app:", &name, limit)?, "app:fence:app:job");
 /// # Ok::<(), syncguard_core::LockError>(())
 /// ```
 ///
@@ -94,48 +93,51 @@ pub fn looks_shortened(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    const SMALL: StorageLimit = StorageLimit::new(1000, 26);
+    const LARGE: StorageLimit = StorageLimit::new(1700, 0);
+
     fn key(name: &str) -> Key {
         Key::new(name).unwrap()
     }
 
     #[test]
     fn prefixes_lose_their_trailing_colons_and_may_be_empty() {
-        assert_eq!(lock_key("app", &key("k"), StorageLimit::REDIS).unwrap(), "app:k");
-        assert_eq!(lock_key("app::", &key("k"), StorageLimit::REDIS).unwrap(), "app:k");
-        assert_eq!(lock_key("", &key("k"), StorageLimit::REDIS).unwrap(), "k");
-        assert_eq!(fence_key("", "k", StorageLimit::POSTGRES).unwrap(), "fence:k");
+        assert_eq!(lock_key("app", &key("k"), SMALL).unwrap(), "app:k");
+        assert_eq!(lock_key("app::", &key("k"), SMALL).unwrap(), "app:k");
+        assert_eq!(lock_key("", &key("k"), SMALL).unwrap(), "k");
+        assert_eq!(fence_key("", "k", LARGE).unwrap(), "fence:k");
     }
 
     #[test]
     fn a_name_over_the_limit_is_shortened_by_bytes_and_deterministically() {
         let prefix = "p".repeat(461);
-        let fits = lock_key(&prefix, &key(&"k".repeat(512)), StorageLimit::REDIS).unwrap();
+        let fits = lock_key(&prefix, &key(&"k".repeat(512)), SMALL).unwrap();
         assert_eq!(fits.len(), 974);
 
         let prefix = "p".repeat(462);
         let long = key(&"k".repeat(512));
-        let short = lock_key(&prefix, &long, StorageLimit::REDIS).unwrap();
+        let short = lock_key(&prefix, &long, SMALL).unwrap();
         assert_eq!(short, format!("{prefix}:{}", long.hash()));
-        assert_eq!(short, lock_key(&prefix, &long, StorageLimit::REDIS).unwrap());
+        assert_eq!(short, lock_key(&prefix, &long, SMALL).unwrap());
     }
 
     #[test]
     fn the_counter_of_a_long_prefix_is_shortened_from_the_locks_name() {
         let prefix = "p".repeat(228);
-        let lock = lock_key(&prefix, &key(&"k".repeat(512)), StorageLimit::REDIS).unwrap();
-        let counter = fence_key(&prefix, &lock, StorageLimit::REDIS).unwrap();
+        let lock = lock_key(&prefix, &key(&"k".repeat(512)), SMALL).unwrap();
+        let counter = fence_key(&prefix, &lock, SMALL).unwrap();
         assert_eq!(counter, format!("{prefix}:{}", HashId::of(&format!("fence:{lock}"))));
     }
 
     #[test]
     fn a_key_that_looks_shortened_is_refused_only_where_names_can_be_shortened() {
         let digits = key("0123456789abcdef01234567");
-        assert!(lock_key("app", &digits, StorageLimit::REDIS).is_ok());
-        assert!(lock_key(&"p".repeat(470), &digits, StorageLimit::REDIS).is_err());
+        assert!(lock_key("app", &digits, SMALL).is_ok());
+        assert!(lock_key(&"p".repeat(470), &digits, SMALL).is_err());
     }
 
     #[test]
     fn a_prefix_that_leaves_no_room_is_refused() {
-        assert!(lock_key(&"p".repeat(990), &key("a-rather-long-key-that-does-not-fit"), StorageLimit::REDIS).is_err());
+        assert!(lock_key(&"p".repeat(990), &key("a-rather-long-key-that-does-not-fit"), SMALL).is_err());
     }
 }

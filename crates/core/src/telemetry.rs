@@ -5,8 +5,9 @@
 //! secrets. The sink runs on a thread of its own behind a bounded queue: a slow one loses events, a panicking one loses that event,
 //! and no lock operation ever waits for either.
 //!
-//! With the feature `tracing` each operation is also an event of target `syncguard`; with `metrics` it is counted and
-//! timed under `syncguard_operation_seconds`. Keys never become labels.
+//! With the feature `tracing` each operation is also an event of target `syncguard`. Metrics need no wrapper: with the feature
+//! `metrics` every [`Locker`](crate::Locker) records `syncguard_operation_seconds`, `syncguard_wait_seconds`,
+//! `syncguard_hold_seconds` and `syncguard_lost_total` by itself. Keys never become labels.
 
 mod deny;
 mod event;
@@ -79,25 +80,9 @@ impl<B: LockBackend> Telemetry<B> {
         TelemetryHandle(self.pipe.clone())
     }
 
-    fn tell(
-        &self,
-        operation: Operation,
-        names: Names<'_>,
-        started: BootTime,
-        reason: Result<Option<Reason>, &LockError>,
-    ) {
-        let reason = reason.unwrap_or_else(|error| Some(Reason::Error(error.code())));
-        let event = LockEvent {
-            operation,
-            key_hash: names.key.map(Key::hash),
-            lock_id_hash: names.lock_id.map(LockId::hash),
-            reason,
-            elapsed: self.clock.boot().since(started),
-            key: names.key.map(|key| key.as_str().to_owned()),
-            lock_id: names.lock_id.map(|id| id.as_str().to_owned()),
-        };
-        event.emit(&self.backend.capabilities().backend);
-        self.pipe.send(event);
+    fn tell<'a>(&'a self, operation: Operation, names: Names<'a>) -> Telling<'a, B> {
+        let started = self.clock.boot();
+        Telling { telemetry: self, operation, names, started, reason: Some(Reason::Abandoned) }
     }
 }
 
@@ -122,7 +107,33 @@ struct Names<'a> {
 fn absent(reason: Option<AbsentReason>) -> Reason {
     match reason {
         Some(AbsentReason::Expired) => Reason::Expired,
-        Some(AbsentReason::NotFound) | None => Reason::NotFound,
+        Some(AbsentReason::NotFound) => Reason::NotFound,
+        None => Reason::Absent,
+    }
+}
+
+/// A call that is under way. Dropped without its end, it is told as abandoned: a client's own timeout must not be invisible.
+struct Telling<'a, B: LockBackend> {
+    telemetry: &'a Telemetry<B>,
+    operation: Operation,
+    names: Names<'a>,
+    started: BootTime,
+    reason: Option<Reason>,
+}
+
+impl<B: LockBackend> Telling<'_, B> {
+    fn end(mut self, reason: Result<Option<Reason>, &LockError>) {
+        self.reason = reason.unwrap_or_else(|error| Some(Reason::Error(error.code())));
+    }
+}
+
+impl<B: LockBackend> Drop for Telling<'_, B> {
+    fn drop(&mut self) {
+        let elapsed = self.telemetry.clock.boot().since(self.started);
+        let event =
+            LockEvent::new(self.operation, elapsed).named(self.names.key, self.names.lock_id).with_reason(self.reason);
+        event.emit(&self.telemetry.backend.capabilities().backend);
+        self.telemetry.pipe.send(event);
     }
 }
 
@@ -134,71 +145,63 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome<B::Fence>> {
-        let started = self.clock.boot();
+        let names = Names { key: Some(request.key), lock_id: Some(request.lock_id) };
+        let telling = self.tell(Operation::Acquire, names);
         let outcome = self.backend.acquire(request).await;
-        let reason = outcome.as_ref().map(|outcome| match outcome {
+        telling.end(outcome.as_ref().map(|outcome| match outcome {
             AcquireOutcome::Acquired(_) => None,
             AcquireOutcome::Contended(_) => Some(Reason::Locked),
-        });
-        let names = Names { key: Some(request.key), lock_id: Some(request.lock_id) };
-        self.tell(Operation::Acquire, names, started, reason);
+        }));
         outcome
     }
 
     async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        let started = self.clock.boot();
+        let telling = self.tell(Operation::Release, Names { key: None, lock_id: Some(lock_id) });
         let outcome = self.backend.release(lock_id).await;
-        let reason = outcome.as_ref().map(|outcome| match outcome {
+        telling.end(outcome.as_ref().map(|outcome| match outcome {
             ReleaseOutcome::Released => None,
             ReleaseOutcome::Absent(reason) => Some(absent(*reason)),
-        });
-        let names = Names { key: None, lock_id: Some(lock_id) };
-        self.tell(Operation::Release, names, started, reason);
+        }));
         outcome
     }
 
     async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        let started = self.clock.boot();
+        let telling = self.tell(Operation::Extend, Names { key: None, lock_id: Some(lock_id) });
         let outcome = self.backend.extend(lock_id, ttl).await;
-        let reason = outcome.as_ref().map(|outcome| match outcome {
-            ExtendOutcome::Extended { .. } => None,
+        telling.end(outcome.as_ref().map(|outcome| match outcome {
+            ExtendOutcome::Extended(_) => None,
             ExtendOutcome::Absent(reason) => Some(absent(*reason)),
-        });
-        let names = Names { key: None, lock_id: Some(lock_id) };
-        self.tell(Operation::Extend, names, started, reason);
+        }));
         outcome
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {
-        let started = self.clock.boot();
+        let telling = self.tell(Operation::IsLocked, Names { key: Some(key), lock_id: None });
         let outcome = self.backend.is_locked(key).await;
-        let reason = outcome.as_ref().map(|_| None);
-        self.tell(Operation::IsLocked, Names { key: Some(key), lock_id: None }, started, reason);
+        telling.end(outcome.as_ref().map(|_| None));
         outcome
     }
 
     async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>> {
-        let started = self.clock.boot();
-        let outcome = self.backend.lookup(query).await;
         let names = match query {
             Lookup::Key(key) => Names { key: Some(key), lock_id: None },
             Lookup::LockId(lock_id) => Names { key: None, lock_id: Some(lock_id) },
         };
-        let reason = outcome.as_ref().map(|info| info.is_none().then_some(Reason::NotFound));
-        self.tell(Operation::Lookup, names, started, reason);
+        let telling = self.tell(Operation::Lookup, names);
+        let outcome = self.backend.lookup(query).await;
+        telling.end(outcome.as_ref().map(|info| info.is_none().then_some(Reason::NotFound)));
         outcome
     }
 
     async fn purge_expired(&self) -> Result<u64> {
-        let started = self.clock.boot();
+        let telling = self.tell(Operation::Purge, Names::default());
         let outcome = self.backend.purge_expired().await;
-        let reason = outcome.as_ref().map(|_| None);
-        self.tell(Operation::Purge, Names::default(), started, reason);
+        telling.end(outcome.as_ref().map(|_| None));
         outcome
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
-        self.backend.wake(key).await
+    async fn subscribe(&self, key: &Key) -> WakeHint {
+        self.backend.subscribe(key).await
     }
 
     async fn health(&self) -> HealthReport {
@@ -211,5 +214,10 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
+    }
+    fn observe(&self, event: &LockEvent) {
+        event.emit(&self.backend.capabilities().backend);
+        self.pipe.send(event.clone());
+        self.backend.observe(event);
     }
 }

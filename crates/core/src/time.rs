@@ -61,11 +61,6 @@ impl Timestamp {
         self.0
     }
 
-    /// From what Redis's `TIME` answers: seconds and microseconds.
-    pub const fn from_redis_time(seconds: i64, micros: i64) -> Self {
-        Self(seconds.saturating_mul(1000).saturating_add(micros / 1000))
-    }
-
     /// When a lease of this length ends, if it starts now.
     #[must_use]
     pub const fn plus(self, ttl: Ttl) -> Self {
@@ -167,16 +162,24 @@ impl Clock for SystemClock {
 pub struct TokioClock;
 
 impl TokioClock {
-    // Any fixed wall time does: nobody compares it with another machine's.
-    const START_MS: i64 = 1_700_000_000_000;
+    /// The first look of this process on both clocks, a day back: so the difference stays positive however runtimes of one
+    /// process were paused.
+    #[allow(clippy::disallowed_methods, reason = "the pausable clock of tests")]
+    fn start() -> &'static (std::time::Instant, Timestamp) {
+        static START: OnceLock<(std::time::Instant, Timestamp)> = OnceLock::new();
+        const DAY: Duration = Duration::from_secs(86_400);
+        START.get_or_init(|| {
+            let now = tokio::time::Instant::now().into_std();
+            let start = now.checked_sub(DAY).unwrap_or(now);
+            let back = i64::try_from(now.duration_since(start).as_millis()).unwrap_or(0);
+            (start, Timestamp(SystemClock.wall().0.saturating_sub(back)))
+        })
+    }
 
     #[allow(clippy::disallowed_methods, reason = "the pausable clock of tests")]
     fn elapsed() -> Duration {
-        static START: OnceLock<std::time::Instant> = OnceLock::new();
-        let now = tokio::time::Instant::now().into_std();
-        // A day of head start keeps the difference positive however runtimes of one process were paused.
-        let start = START.get_or_init(|| now.checked_sub(Duration::from_secs(86_400)).unwrap_or(now));
-        now.saturating_duration_since(*start)
+        let start = Self::start().0;
+        tokio::time::Instant::now().into_std().saturating_duration_since(start)
     }
 }
 
@@ -187,7 +190,7 @@ impl Clock for TokioClock {
 
     fn wall(&self) -> Timestamp {
         let elapsed = i64::try_from(Self::elapsed().as_millis()).unwrap_or(i64::MAX);
-        Timestamp(Self::START_MS.saturating_add(elapsed))
+        Timestamp(Self::start().1.0.saturating_add(elapsed))
     }
 }
 
@@ -215,9 +218,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn redis_time_is_cut_to_milliseconds() {
-        assert_eq!(Timestamp::from_redis_time(12, 345_999).as_millis(), 12_345);
+    #[tokio::test(start_paused = true)]
+    async fn the_pausable_clock_shows_todays_date() {
+        let apart = TokioClock.wall().as_millis().abs_diff(SystemClock.wall().as_millis());
+        assert!(apart < 60_000, "{apart} ms from the wall clock");
     }
 
     #[test]

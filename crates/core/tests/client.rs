@@ -297,14 +297,14 @@ async fn a_leader_that_vanishes_is_followed_by_one_with_a_higher_term() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_leads_again_after_losing() {
     let locker = locker();
-    let mut terms = Vec::new();
+    let terms = std::sync::Mutex::new(Vec::new());
 
     let done = locker
         .elect("leader")
         .ttl(SECOND)
         .lead(async |lock| {
-            terms.push(lock.fence().get());
-            if terms.len() == 3 {
+            terms.lock().unwrap().push(lock.fence().get());
+            if lock.fence().get() == 3 {
                 return "done";
             }
             locker.release_id(lock.lock_id()).await.unwrap();
@@ -313,5 +313,5 @@ async fn a_leader_leads_again_after_losing() {
         .await;
 
     assert_eq!(done.unwrap(), "done");
-    assert_eq!(terms, [1, 2, 3]);
+    assert_eq!(*terms.lock().unwrap(), [1, 2, 3]);
 }

@@ -215,7 +215,7 @@ impl World {
         let slept = self.clock.slept_ms.load(Ordering::SeqCst) != slept_before;
         let late = reason == syncguard_core::LossReason::Expired
             && !slept
-            && self.storage.lookup(Lookup::LockId(lock.lock_id())).await.unwrap().is_none();
+            && !syncguard_core::time::is_live(lock.expires_at(), self.clock.wall());
         if late {
             self.tally.count(Tally::LATE);
         }

@@ -34,11 +34,11 @@ async fn every_operation_including_those_of_the_guard_emits_one_event_with_its_r
 
     let guard = locker.lock("k").ttl(Duration::from_secs(1)).acquire().await.unwrap();
     assert!(locker.lock("k").try_acquire().await.unwrap().is_none());
-    guard.extend(Duration::from_secs(1)).await.unwrap();
+    let _ = guard.extend(Duration::from_secs(1)).await.unwrap();
     let id = guard.lock_id().clone();
     tokio::time::advance(Duration::from_secs(3)).await;
     locker.release_id(&id).await.unwrap();
-    locker.extend_id(&LockId::random(), Duration::from_secs(1)).await.unwrap();
+    let _ = locker.extend_id(&LockId::random(), Duration::from_secs(1)).await.unwrap();
     guard.leak();
 
     let expected = [

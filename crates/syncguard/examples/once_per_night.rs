@@ -24,7 +24,7 @@ pub(crate) async fn midnight(locker: &Locker, skew: Duration, report: impl Async
     // Not released: the lease is set to the difference that the clocks may have, and ends by itself.
     let lock_id = guard.leak();
     match locker.extend_id(&lock_id, skew).await? {
-        ExtendOutcome::Extended { .. } => Ok(Night::Reported),
+        ExtendOutcome::Extended(_) => Ok(Night::Reported),
         ExtendOutcome::Absent(_) => Err(LockError::new(syncguard::ErrorCode::LockLost, "the report outlived its lock")),
     }
 }

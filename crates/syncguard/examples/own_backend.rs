@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use syncguard::time::{Clock, SystemClock, free_in, is_live};
 use syncguard::{
-    AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Fence, Key, Lease, LockBackend, LockError,
-    LockId, LockInfo, Locker, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl,
+    AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Extension, Fence, Key, Lease, LockBackend,
+    LockError, LockId, LockInfo, Locker, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl,
 };
 
 /// Locks in a map.
@@ -51,7 +51,7 @@ impl LockBackend for MapBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { backend: "map".into(), fencing: true, time_authority: TimeAuthority::Server }
+        Capabilities::new("map", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -63,7 +63,7 @@ impl LockBackend for MapBackend {
             return Ok(if held.lock_id == *request.lock_id {
                 AcquireOutcome::Acquired(Lease::new(Fence::new(row.counter)?, held.expires_at).observed_at(now))
             } else {
-                AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
+                AcquireOutcome::Contended(Contention::free_in(free_in(held.expires_at, now)))
             });
         }
         // Checked before anything is written: a fence past its limit must not leave a lock behind.
@@ -87,7 +87,8 @@ impl LockBackend for MapBackend {
             }
             expires_at
         });
-        Ok(extended.map_or(ExtendOutcome::Absent(None), |expires_at| ExtendOutcome::Extended { expires_at }))
+        Ok(extended
+            .map_or(ExtendOutcome::Absent(None), |expires_at| ExtendOutcome::Extended(Extension::new(expires_at))))
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {

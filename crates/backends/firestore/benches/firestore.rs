@@ -45,7 +45,7 @@ async fn latencies() {
     let mut ids = Vec::new();
     measure(&project, "acquire", async || ids.push(take(&backend, &format!("k{}", ids.len())).await.0)).await;
     measure(&project, "acquire, held", async || {
-        backend.acquire(request(&key("held"), &LockId::random(), 1_000)).await.unwrap();
+        let _ = backend.acquire(request(&key("held"), &LockId::random(), 1_000)).await.unwrap();
     })
     .await;
     let kept = ids[0].clone();

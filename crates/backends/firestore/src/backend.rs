@@ -73,7 +73,7 @@ impl LockBackend for FirestoreBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { backend: "firestore".into(), fencing: true, time_authority: TimeAuthority::Client }
+        Capabilities::new("firestore", TimeAuthority::Client)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -103,7 +103,7 @@ impl LockBackend for FirestoreBackend {
         self.purge().await
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
+    async fn subscribe(&self, key: &Key) -> WakeHint {
         match DocumentIds::of(key) {
             Ok(ids) => self.listener.wake(&self.lock_name(&ids)).await,
             Err(_) => WakeHint::never(),

@@ -3,6 +3,9 @@
 use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
 use syncguard_core::{HashId, Key, Result};
 
+/// 1500 bytes: the limit of a document id.
+const LIMIT: StorageLimit = StorageLimit::new(1500, 0);
+
 /// The document ids of one key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DocumentIds {
@@ -12,9 +15,9 @@ pub(crate) struct DocumentIds {
 
 impl DocumentIds {
     pub(crate) fn of(key: &Key) -> Result<Self> {
-        let name = lock_key("", key, StorageLimit::FIRESTORE)?;
+        let name = lock_key("", key, LIMIT)?;
         let lock = if is_document_id(&name) { name } else { HashId::of(&name).to_string() };
-        let counter = fence_key("", &lock, StorageLimit::FIRESTORE)?;
+        let counter = fence_key("", &lock, LIMIT)?;
         Ok(Self { lock, counter })
     }
 }

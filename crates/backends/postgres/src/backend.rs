@@ -149,7 +149,7 @@ impl LockBackend for PostgresBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { backend: "postgres".into(), fencing: true, time_authority: TimeAuthority::Server }
+        Capabilities::new("postgres", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -180,7 +180,7 @@ impl LockBackend for PostgresBackend {
         self.0.purge().await
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
+    async fn subscribe(&self, key: &Key) -> WakeHint {
         match (&self.0.listener, Names::new(key)) {
             (Some(listener), Ok(names)) => listener.register(key, &names.lock).await,
             _ => WakeHint::never(),

@@ -27,7 +27,7 @@ impl PostgresBackend {
     /// let key = Key::new("invoice:7")?;
     /// let lock_id = backend.new_lock_id(&key);
     /// let transaction = client.transaction().await?;
-    /// let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: Ttl::DEFAULT, label: None };
+    /// let request = AcquireRequest::new(&key, &lock_id, Ttl::DEFAULT);
     /// if let AcquireOutcome::Acquired(lease) = backend.acquire_in_tx(&transaction, request).await? {
     ///     let fence = lease.fence.to_string();
     ///     transaction.execute("UPDATE invoice SET state = 'closing', fence = $1 WHERE id = 7", &[&fence]).await?;

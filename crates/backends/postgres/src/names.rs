@@ -3,6 +3,9 @@
 use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
 use syncguard_core::{Key, Result};
 
+/// 1700 bytes: what an entry of a B-tree takes, with room to spare.
+const LIMIT: StorageLimit = StorageLimit::new(1700, 0);
+
 /// The storage names of one key.
 pub(crate) struct Names {
     pub(crate) lock: String,
@@ -11,8 +14,8 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new(key: &Key) -> Result<Self> {
-        let lock = lock_key("", key, StorageLimit::POSTGRES)?;
-        let fence = fence_key("", &lock, StorageLimit::POSTGRES)?;
+        let lock = lock_key("", key, LIMIT)?;
+        let fence = fence_key("", &lock, LIMIT)?;
         Ok(Self { lock, fence })
     }
 }

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, ExtendOutcome, Key, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Timestamp,
-    Ttl,
+    AcquireOutcome, AcquireRequest, ExtendOutcome, Extension, Key, LockId, LockInfo, Lookup, ReleaseOutcome, Result,
+    Timestamp, Ttl,
 };
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
@@ -103,7 +103,7 @@ impl Inner {
         let decision = Call { sql: &self.statements.extend, params: &[text(&id), number(&ttl)] };
         let row = pipeline::transact(&mut session, prepared, gate, decision, deadline).await?;
         match column::<Option<i64>>(&row, "expires_at_ms")? {
-            Some(millis) => Ok(ExtendOutcome::Extended { expires_at: Timestamp::from_millis(millis) }),
+            Some(millis) => Ok(ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(millis)))),
             None => read_absent(&row).map(|why| ExtendOutcome::Absent(Some(why))),
         }
     }

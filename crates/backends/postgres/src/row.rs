@@ -49,7 +49,7 @@ fn read_held(row: &Row, key: &Key, now: Timestamp) -> Result<AcquireOutcome> {
         let fence = fence.and_then(|text| text.parse().ok()).ok_or_else(|| error::damaged("fence").with_key(key))?;
         return Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)));
     }
-    Ok(AcquireOutcome::Contended(Contention { free_in: Some(free_in(expires_at, now)) }))
+    Ok(AcquireOutcome::Contended(Contention::free_in(free_in(expires_at, now))))
 }
 
 pub(crate) fn read_absent(row: &Row) -> Result<AbsentReason> {

@@ -121,7 +121,7 @@ impl LockBackend for RedisBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { backend: "redis".into(), fencing: true, time_authority: TimeAuthority::Server }
+        Capabilities::new("redis", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -148,7 +148,7 @@ impl LockBackend for RedisBackend {
         purge::all(&self.0).await
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
+    async fn subscribe(&self, key: &Key) -> WakeHint {
         let (Some(listener), Ok(name)) = (&self.0.listener, self.0.names.lock(key)) else { return WakeHint::never() };
         listener.wake(&name).await
     }

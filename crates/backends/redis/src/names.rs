@@ -7,7 +7,7 @@
 use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key, looks_shortened};
 use syncguard_core::{Key, LockError, LockId, Result};
 
-const LIMIT: StorageLimit = StorageLimit::REDIS;
+const LIMIT: StorageLimit = StorageLimit::new(1000, 26);
 
 /// The longest prefix whose counters keep their long names; beyond it they are shortened into the locks' own namespace.
 const PREFIX_WITH_PLAIN_COUNTERS: usize = 227;

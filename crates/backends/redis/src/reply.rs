@@ -6,7 +6,7 @@ use redis::Value;
 use serde_json::Value as Json;
 use syncguard_core::time::is_live;
 use syncguard_core::{
-    AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Fence, Key, Lease, LockError, LockId, LockInfo,
+    AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Extension, Fence, Key, Lease, LockError, LockId, LockInfo,
     ReleaseOutcome, Result, Timestamp,
 };
 
@@ -29,7 +29,7 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
         }
         Value::Int(wait) if *wait < 0 => {
             let free_in = std::time::Duration::from_millis(wait.unsigned_abs());
-            Ok(AcquireReply::Decided(AcquireOutcome::Contended(Contention { free_in: Some(free_in) })))
+            Ok(AcquireReply::Decided(AcquireOutcome::Contended(Contention::free_in(free_in))))
         }
         Value::Array(parts) => match parts.as_slice() {
             [Value::Int(fence), Value::Int(expires_at)] if *expires_at > 0 => {
@@ -67,7 +67,7 @@ pub(crate) fn release(reply: &Value) -> Result<(ReleaseOutcome, bool)> {
 pub(crate) fn extend(reply: &Value) -> Result<ExtendOutcome> {
     match reply {
         Value::Int(expires_at) if *expires_at > 0 => {
-            Ok(ExtendOutcome::Extended { expires_at: Timestamp::from_millis(*expires_at) })
+            Ok(ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(*expires_at))))
         }
         Value::Int(code) => Ok(ExtendOutcome::Absent(Some(absent(*code)?))),
         _ => Err(unexpected()),
@@ -131,7 +131,7 @@ fn clock(seconds: &Value, micros: &Value) -> Result<Timestamp> {
         Value::Int(number) => Ok(*number),
         _ => Err(unexpected()),
     };
-    Ok(Timestamp::from_redis_time(number(seconds)?, number(micros)?))
+    Ok(Timestamp::from_millis(number(seconds)?.saturating_mul(1000).saturating_add(number(micros)? / 1000)))
 }
 
 /// A lock as it lies in Redis.

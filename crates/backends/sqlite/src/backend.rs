@@ -32,7 +32,7 @@ use crate::row::{self, Liveness};
 /// let key = Key::new("nightly-report")?;
 /// let lock_id = backend.new_lock_id(&key);
 ///
-/// let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: Ttl::DEFAULT, label: None };
+/// let request = AcquireRequest::new(&key, &lock_id, Ttl::DEFAULT);
 /// let AcquireOutcome::Acquired(lease) = backend.acquire(request).await? else { panic!("it was free") };
 /// assert_eq!(lease.fence.to_string(), "000000000000001");
 /// assert!(backend.release(&lock_id).await?.is_released());
@@ -100,7 +100,7 @@ impl LockBackend for SqliteBackend {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { backend: "sqlite".into(), fencing: true, time_authority: TimeAuthority::Server }
+        Capabilities::new("sqlite", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -191,7 +191,7 @@ impl LockBackend for SqliteBackend {
         }
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
+    async fn subscribe(&self, key: &Key) -> WakeHint {
         match lock_name(key) {
             Ok(name) => self.pool.subscribe(&name),
             Err(_) => WakeHint::never(),

@@ -173,7 +173,7 @@ async fn probe(backend: &SqliteBackend, report: &mut HealthReport) {
 async fn take_and_give_back(backend: &SqliteBackend) -> Result<bool> {
     let key = Key::new(PROBE_KEY)?;
     let lock_id = backend.new_lock_id(&key);
-    let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: Ttl::from_millis(5_000)?, label: None };
+    let request = AcquireRequest::new(&key, &lock_id, Ttl::from_millis(5_000)?);
     if let AcquireOutcome::Contended(_) = backend.acquire(request).await? {
         return Ok(false);
     }

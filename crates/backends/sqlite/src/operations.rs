@@ -7,8 +7,8 @@
 use rusqlite::{Connection, OptionalExtension, params};
 use syncguard_core::time::{CLEANUP_GUARD_MS, free_in, is_live};
 use syncguard_core::{
-    AbsentReason, AcquireOutcome, Clock, Contention, ExtendOutcome, Fence, Key, Label, Lease, LockError, LockId,
-    ReleaseOutcome, Timestamp, Ttl,
+    AbsentReason, AcquireOutcome, Clock, Contention, ExtendOutcome, Extension, Fence, Key, Label, Lease, LockError,
+    LockId, ReleaseOutcome, Timestamp, Ttl,
 };
 
 use crate::row::{Stored, lock_of_id, lock_of_key};
@@ -160,7 +160,7 @@ fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> Option<Result<
         if owner == *asking {
             AcquireOutcome::Acquired(Lease::new(fence, held.expires_at).observed_at(now))
         } else {
-            AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
+            AcquireOutcome::Contended(Contention::free_in(free_in(held.expires_at, now)))
         }
     }))
 }
@@ -189,7 +189,7 @@ fn extend(db: &Connection, lock_id: &LockId, ttl: Ttl, now: Timestamp) -> Result
     };
     let expires_at = now.plus(ttl);
     db.prepare_cached(RENEW)?.execute(params![held.name, lock_id.as_str(), expires_at.as_millis()])?;
-    Ok(ExtendOutcome::Extended { expires_at })
+    Ok(ExtendOutcome::Extended(Extension::new(expires_at)))
 }
 
 fn owned(db: &Connection, lock_id: &LockId, now: Timestamp) -> rusqlite::Result<Result<Stored, AbsentReason>> {

@@ -1,7 +1,7 @@
 //! How does a script keep a lock that it took by hand?
 
 use serde::Serialize;
-use syncguard::{ExtendOutcome, Timestamp};
+use syncguard::{ExtendOutcome, Extension, Timestamp};
 
 use crate::args::ExtendArgs;
 use crate::config::Backend;
@@ -24,7 +24,7 @@ pub(crate) async fn extend(
     let locker = super::open(&resolve()?).await?;
     let outcome = locker.extend_id(&lock_id, args.ttl.duration()).await;
     match outcome.map_err(|error| Failure::from_lock(&error, Stage::Operating))? {
-        ExtendOutcome::Extended { expires_at } => {
+        ExtendOutcome::Extended(Extension { expires_at, .. }) => {
             if output.json {
                 output.object(&Extended { ok: true, expires_at_ms: expires_at });
             }

@@ -38,7 +38,7 @@ pub(crate) async fn finish(
 async fn hold(locker: &Locker, guard: Guard, rest: Duration, output: Output) {
     let lock_id = guard.leak();
     match tokio::time::timeout(LIMIT, locker.extend_id(&lock_id, rest)).await {
-        Ok(Ok(ExtendOutcome::Extended { .. })) => {}
+        Ok(Ok(ExtendOutcome::Extended(_))) => {}
         Ok(Ok(ExtendOutcome::Absent(_))) => {
             output.warn("the lock was gone before --hold-at-least was over; it may have been taken elsewhere", None);
         }

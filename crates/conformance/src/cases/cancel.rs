@@ -51,7 +51,7 @@ pub async fn dropping_acquire_at_every_poll_leaves_no_lock_beyond_its_lease<H: H
         assert!(polls < MOST_POLLS, "acquire never completes");
         let key = key(&format!("dropped {polls}"));
         let lock_id = backend.new_lock_id(&key);
-        let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: ttl(200), label: None };
+        let request = AcquireRequest::new(&key, &lock_id, ttl(200));
         if dropped_after(polls, backend.acquire(request)).await.is_some() {
             break;
         }
@@ -71,7 +71,7 @@ pub async fn an_acquire_dropped_at_any_poll_can_be_asked_again<H: Harness>(h: &H
     for polls in 1..MOST_POLLS {
         let key = key(&format!("again {polls}"));
         let lock_id = backend.new_lock_id(&key);
-        let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: LONG, label: None };
+        let request = AcquireRequest::new(&key, &lock_id, LONG);
         let completed = dropped_after(polls, backend.acquire(request)).await.is_some();
 
         let held = attempt_as(&backend, &key, &lock_id, LONG).await.expect("acquire answers");
@@ -149,7 +149,7 @@ pub async fn a_crowd_of_dropped_calls_leaves_the_client_usable<H: Harness>(h: &H
     let ids: Vec<LockId> = (0..40).map(|number| backend.new_lock_id(&key(&format!("crowd {number}")))).collect();
     for (number, lock_id) in ids.iter().enumerate() {
         let key = key(&format!("crowd {number}"));
-        let request = AcquireRequest { key: &key, lock_id, ttl: ttl(100), label: None };
+        let request = AcquireRequest::new(&key, lock_id, ttl(100));
         dropped_after(1, backend.acquire(request)).await;
     }
 

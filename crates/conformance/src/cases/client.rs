@@ -72,7 +72,7 @@ pub async fn many_waiters_each_get_their_turn<H: Harness>(h: &H) {
 /// A waiter that sleeps for long is woken by a release.
 pub async fn a_sleeping_waiter_is_woken_by_a_release<H: Harness>(h: &H) {
     let (backend, waiting) = (h.backend().await, h.backend().await);
-    if !syncguard_core::LockBackend::wake(&waiting, &key("probe")).await.is_live() {
+    if !syncguard_core::LockBackend::subscribe(&waiting, &key("probe")).await.is_live() {
         let reason = Unsupported::because("this backend cannot push; waiters rely on their schedule");
         return skip("a_sleeping_waiter_is_woken_by_a_release", &reason);
     }

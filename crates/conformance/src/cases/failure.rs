@@ -168,7 +168,6 @@ pub async fn a_health_report_answers_and_harms_nothing<H: Harness>(h: &H) {
 /// What a backend says it is, is what its types say.
 pub async fn the_capabilities_are_true<H: Harness>(h: &H) {
     let capabilities = h.backend().await.capabilities();
-    assert!(capabilities.fencing, "the suite is for fenced backends");
     assert!(!capabilities.backend.is_empty());
     assert_eq!(capabilities, h.elsewhere().await.capabilities());
 }

@@ -4,7 +4,7 @@
 //! these cases slower, never wrong.
 
 use syncguard_core::time::TOLERANCE_MS;
-use syncguard_core::{ExtendOutcome, LockBackend, Lookup, Timestamp};
+use syncguard_core::{ExtendOutcome, Extension, LockBackend, Lookup, Timestamp};
 
 use crate::Harness;
 use crate::support::{
@@ -269,7 +269,7 @@ pub async fn is_locked_follows_the_predicate_through_the_end<H: Harness>(h: &H) 
 
 async fn extended<B: LockBackend>(backend: &B, lock_id: &syncguard_core::LockId, millis: i64) -> Timestamp {
     match backend.extend(lock_id, ttl(millis)).await.expect("extend answers") {
-        ExtendOutcome::Extended { expires_at } => expires_at,
+        ExtendOutcome::Extended(Extension { expires_at, .. }) => expires_at,
         ExtendOutcome::Absent(reason) => panic!("a live lock could not be extended: {reason:?}"),
     }
 }

@@ -116,7 +116,7 @@ pub async fn acquiring_again_with_the_same_id_owns_up<H: Harness>(h: &H) {
 pub async fn a_lease_that_is_owned_up_to_tells_its_age<H: Harness>(h: &H) {
     let (backend, key) = (h.backend().await, key("k"));
     let lock_id = backend.new_lock_id(&key);
-    let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: LONG, label: None };
+    let request = AcquireRequest::new(&key, &lock_id, LONG);
     let ask = async || match backend.acquire(request).await.expect("acquire answers") {
         AcquireOutcome::Acquired(lease) => lease,
         AcquireOutcome::Contended(_) => panic!("the lock is this id's or free"),
@@ -232,7 +232,7 @@ pub async fn a_label_is_kept_as_it_is_or_left_out<H: Harness>(h: &H) {
     let (backend, key) = (h.backend().await, key("k"));
     let label = Label::new("worker-7 \u{1f6e0} '\"\n").expect("a valid label");
     let lock_id = backend.new_lock_id(&key);
-    let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: LONG, label: Some(&label) };
+    let request = AcquireRequest::new(&key, &lock_id, LONG).with_label(Some(&label));
     let outcome = backend.acquire(request).await.expect("acquire answers");
     assert!(matches!(outcome, AcquireOutcome::Acquired(_)));
 

@@ -100,11 +100,11 @@ pub async fn failures_are_told_with_their_code<H: Harness>(h: &H) {
     assert_eq!(events.len(), 7);
     for event in &events[1..] {
         assert_eq!(event.reason, Some(Reason::Error(ErrorCode::RateLimited)), "{event:?}");
-        assert_eq!(event.outcome(), "RateLimited");
+        assert_eq!(event.outcome(), "rate-limited");
     }
 }
 
-/// `locked` for contention, `not-found` for what is not there.
+/// `locked` for contention, `not-found` for what is not there, `absent` where the backend does not say why.
 pub async fn the_reasons_are_told<H: Harness>(h: &H) {
     let heard = Heard::default();
     let backend = Telemetry::new(h.backend().await, heard.sink());
@@ -117,10 +117,11 @@ pub async fn the_reasons_are_told<H: Harness>(h: &H) {
     assert!(!extend(&backend, &held, LONG).await);
 
     let outcomes: Vec<_> = heard.all(&backend.handle()).iter().map(LockEvent::outcome).collect();
-    assert_eq!(outcomes, ["ok", "locked", "ok", "not-found", "not-found"]);
+    assert_eq!(outcomes[..3], ["ok", "locked", "ok"]);
+    assert!(outcomes[3..].iter().all(|outcome| ["not-found", "absent"].contains(outcome)), "{outcomes:?}");
 }
 
-/// `expired` where the backend saw it, `not-found` where it could not see the difference.
+/// `expired` where the backend saw it, `not-found` or `absent` where it could not see the difference.
 pub async fn the_end_of_a_lease_is_told<H: Harness>(h: &H) {
     let heard = Heard::default();
     let inner = h.backend().await;
@@ -132,7 +133,7 @@ pub async fn the_end_of_a_lease_is_told<H: Harness>(h: &H) {
     assert!(!release(&backend, &held).await);
 
     let events = heard.all(&backend.handle());
-    assert!(["expired", "not-found"].contains(&events[1].outcome()), "{events:?}");
+    assert!(["expired", "not-found", "absent"].contains(&events[1].outcome()), "{events:?}");
 }
 
 /// Nobody asked for names, so there are none.

@@ -22,7 +22,7 @@ fn cannot_push(hint: &WakeHint) -> Option<Unsupported> {
 pub async fn a_release_by_another_client_wakes_a_waiter<H: Harness>(h: &H) {
     let (waiter, holder, key) = (h.backend().await, h.backend().await, key("k"));
     let held = take(&holder, &key, LONG).await;
-    let hint = waiter.wake(&key).await;
+    let hint = waiter.subscribe(&key).await;
     if let Some(reason) = cannot_push(&hint) {
         return skip("a_release_by_another_client_wakes_a_waiter", &reason);
     }
@@ -37,7 +37,7 @@ pub async fn a_release_by_another_client_wakes_a_waiter<H: Harness>(h: &H) {
 pub async fn a_release_by_the_same_client_wakes_a_waiter<H: Harness>(h: &H) {
     let (backend, key) = (h.backend().await, key("k"));
     let held = take(&backend, &key, LONG).await;
-    let hint = backend.wake(&key).await;
+    let hint = backend.subscribe(&key).await;
     if let Some(reason) = cannot_push(&hint) {
         return skip("a_release_by_the_same_client_wakes_a_waiter", &reason);
     }
@@ -52,10 +52,10 @@ pub async fn a_waiter_that_left_does_not_take_the_hint_with_it<H: Harness>(h: &H
     let (backend, holder, key) = (h.backend().await, h.backend().await, key("k"));
     let held = take(&holder, &key, LONG).await;
     for _ in 0..20 {
-        drop(backend.wake(&key).await);
+        drop(backend.subscribe(&key).await);
     }
-    let leaves = backend.wake(&key).await;
-    let stays = backend.wake(&key).await;
+    let leaves = backend.subscribe(&key).await;
+    let stays = backend.subscribe(&key).await;
     if let Some(reason) = cannot_push(&stays) {
         return skip("a_waiter_that_left_does_not_take_the_hint_with_it", &reason);
     }
@@ -70,7 +70,7 @@ pub async fn a_waiter_that_left_does_not_take_the_hint_with_it<H: Harness>(h: &H
 pub async fn waiting_for_a_key_does_not_lock_it<H: Harness>(h: &H) {
     let (backend, key) = (h.backend().await, key("k"));
 
-    let hint = backend.wake(&key).await;
+    let hint = backend.subscribe(&key).await;
 
     assert!(!is_locked(&backend, &key).await);
     let held = take(&backend, &key, LONG).await;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncguard_core::time::{CLEANUP_GUARD_MS, Clock, TokioClock, free_in, is_live};
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Fence, Key, Lease, LockBackend, LockError,
-    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl, WakeHint, WakeHub,
+    AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Extension, Fence, Key, Lease, LockBackend,
+    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl, WakeHint, WakeHub,
 };
 
 mod flaw;
@@ -189,7 +189,7 @@ impl Impostor {
         }
         let lie = std::time::Duration::from_secs(if self.has(Flaw::LiesAboutTheWait) { 5 } else { 0 });
         let wait = free_in(held.expires_at, now) + lie;
-        Ok(Some(AcquireOutcome::Contended(Contention { free_in: Some(wait) })))
+        Ok(Some(AcquireOutcome::Contended(Contention::free_in(wait))))
     }
 
     fn purge(&self, now: Timestamp, only: Option<&str>) -> u64 {
@@ -220,7 +220,7 @@ impl LockBackend for Impostor {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { backend: "impostor".into(), fencing: true, time_authority: TimeAuthority::Server }
+        Capabilities::new("impostor", TimeAuthority::Server)
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -268,7 +268,7 @@ impl LockBackend for Impostor {
             let alive = self.owned(&self.store(), lock_id, Self::now(), false).is_some();
             tokio::time::sleep(std::time::Duration::from_millis(3)).await;
             if alive {
-                return Ok(ExtendOutcome::Extended { expires_at: Self::now().plus(ttl) });
+                return Ok(ExtendOutcome::Extended(Extension::new(Self::now().plus(ttl))));
             }
         }
         tokio::task::yield_now().await;
@@ -296,7 +296,7 @@ impl LockBackend for Impostor {
         if self.has(Flaw::ExtendTakesAFence) {
             self.next_fence(&mut store, &key)?;
         }
-        Ok(ExtendOutcome::Extended { expires_at })
+        Ok(ExtendOutcome::Extended(Extension::new(expires_at)))
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {
@@ -344,7 +344,7 @@ impl LockBackend for Impostor {
         Ok(self.purge(Self::now(), None))
     }
 
-    async fn wake(&self, key: &Key) -> WakeHint {
+    async fn subscribe(&self, key: &Key) -> WakeHint {
         self.hub.subscribe(&self.place(key))
     }
 

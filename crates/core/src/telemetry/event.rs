@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{ErrorCode, HashId};
+use crate::{ErrorCode, HashId, Key, LockId, LossReason};
 
 /// The operation that an event speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +21,10 @@ pub enum Operation {
     Lookup,
     /// A removal of dead locks.
     Purge,
+    /// An effort to get a lock, which may be many attempts. Told when it ended without the lock.
+    Wait,
+    /// The time for which a lock was held. Told when it ended by a loss.
+    Hold,
 }
 
 impl Operation {
@@ -33,6 +37,8 @@ impl Operation {
             Self::IsLocked => "is-locked",
             Self::Lookup => "lookup",
             Self::Purge => "purge",
+            Self::Wait => "wait",
+            Self::Hold => "hold",
         }
     }
 }
@@ -47,6 +53,12 @@ pub enum Reason {
     Expired,
     /// There is no such lock.
     NotFound,
+    /// The lock is not there, and the backend did not say why.
+    Absent,
+    /// The caller stopped waiting for the answer.
+    Abandoned,
+    /// The lock was lost while it was held.
+    Lost(LossReason),
     /// It failed.
     Error(ErrorCode),
 }
@@ -58,7 +70,10 @@ impl Reason {
             Self::Locked => "locked",
             Self::Expired => "expired",
             Self::NotFound => "not-found",
-            Self::Error(code) => code.as_str(),
+            Self::Absent => "absent",
+            Self::Abandoned => "abandoned",
+            Self::Lost(reason) => reason.as_str(),
+            Self::Error(code) => code.as_label(),
         }
     }
 }
@@ -84,6 +99,23 @@ pub struct LockEvent {
 }
 
 impl LockEvent {
+    pub(crate) fn new(operation: Operation, elapsed: Duration) -> Self {
+        Self { operation, key_hash: None, lock_id_hash: None, reason: None, elapsed, key: None, lock_id: None }
+    }
+
+    pub(crate) fn named(mut self, key: Option<&Key>, lock_id: Option<&LockId>) -> Self {
+        self.key_hash = key.map(Key::hash);
+        self.lock_id_hash = lock_id.map(LockId::hash);
+        self.key = key.map(|key| key.as_str().to_owned());
+        self.lock_id = lock_id.map(|id| id.as_str().to_owned());
+        self
+    }
+
+    pub(crate) fn with_reason(mut self, reason: Option<Reason>) -> Self {
+        self.reason = reason;
+        self
+    }
+
     /// Whether it was done.
     pub fn is_ok(&self) -> bool {
         self.reason.is_none()
@@ -98,10 +130,7 @@ impl LockEvent {
         Self { key: None, lock_id: None, ..self.clone() }
     }
 
-    #[cfg_attr(
-        not(any(feature = "tracing", feature = "metrics")),
-        allow(clippy::unused_self, reason = "without either feature there is nobody to tell")
-    )]
+    #[cfg_attr(not(feature = "tracing"), allow(clippy::unused_self, reason = "without it there is nobody to tell"))]
     pub(super) fn emit(&self, backend: &str) {
         #[cfg(feature = "tracing")]
         tracing::debug!(
@@ -114,15 +143,7 @@ impl LockEvent {
             elapsed_us = u64::try_from(self.elapsed.as_micros()).unwrap_or(u64::MAX),
             "lock operation"
         );
-        #[cfg(feature = "metrics")]
-        metrics::histogram!(
-            "syncguard_operation_seconds",
-            "backend" => backend.to_owned(),
-            "operation" => self.operation.as_str(),
-            "outcome" => self.outcome()
-        )
-        .record(self.elapsed.as_secs_f64());
-        #[cfg(not(any(feature = "tracing", feature = "metrics")))]
+        #[cfg(not(feature = "tracing"))]
         let _ = backend;
     }
 }

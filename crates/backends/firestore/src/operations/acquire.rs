@@ -103,7 +103,7 @@ fn answer_held(held: &StoredLock, asking: &LockId, now: Timestamp) -> AcquireOut
     if held.lock_id == *asking {
         return AcquireOutcome::Acquired(Lease::new(held.fence, held.expires_at));
     }
-    AcquireOutcome::Contended(Contention { free_in: Some(free_in(held.expires_at, now)) })
+    AcquireOutcome::Contended(Contention::free_in(free_in(held.expires_at, now)))
 }
 
 fn server_millis(read_time: Option<prost_types::Timestamp>) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! How does a lock get a new lease?
 
-use syncguard_core::{ExtendOutcome, LockId, Result, Ttl};
+use syncguard_core::{ExtendOutcome, Extension, LockId, Result, Ttl};
 
 use crate::backend::FirestoreBackend;
 use crate::document::{delete, write_expiry};
@@ -15,7 +15,7 @@ impl FirestoreBackend {
             let mut writes = vec![write_expiry(lock, expires_at)];
             writes.extend(owned.leftovers().map(delete));
             match self.rpc.commit(writes, retry.deadline).await {
-                Ok(()) => return Ok(ExtendOutcome::Extended { expires_at }),
+                Ok(()) => return Ok(ExtendOutcome::Extended(Extension::new(expires_at))),
                 Err(error) => retry.write_failed(error).await?,
             }
         }

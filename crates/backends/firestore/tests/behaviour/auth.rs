@@ -114,7 +114,7 @@ async fn workload_identity_exchanges_the_platforms_token_for_googles() {
     let backend = tls.builder().credentials(file).connect().await.unwrap();
 
     let id = LockId::random();
-    backend.acquire(request(&key("k"), &id, 30_000)).await.unwrap();
+    let _ = backend.acquire(request(&key("k"), &id, 30_000)).await.unwrap();
 
     assert!(backend.release(&id).await.unwrap().is_released());
     assert!(tls.project.faults.tokens().iter().all(|token| token == "Bearer owner"));

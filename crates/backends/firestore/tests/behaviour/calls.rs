@@ -22,7 +22,7 @@ async fn acquire_release_and_extend_take_two_calls_and_every_look_one() {
     assert_eq!(faults.calls(), calls(&[("BatchGetDocuments", 1)]), "held");
 
     faults.reset_calls();
-    assert!(matches!(backend.extend(&id, ttl(30_000)).await.unwrap(), ExtendOutcome::Extended { .. }));
+    assert!(matches!(backend.extend(&id, ttl(30_000)).await.unwrap(), ExtendOutcome::Extended(_)));
     assert_eq!(faults.calls(), calls(&[("Commit", 1), ("RunQuery", 1)]), "extend");
 
     faults.reset_calls();

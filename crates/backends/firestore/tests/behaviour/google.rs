@@ -25,7 +25,7 @@ async fn a_release_wakes_the_waiter_on_googles_emulator() {
     let Some(project) = emulator("a_release_wakes_the_waiter_on_googles_emulator") else { return };
     let (holder, waiter) = (project.backend().await, project.backend().await);
     let (id, _) = take(&holder, "k").await;
-    let hint = waiter.wake(&key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
     assert!(hint.is_live());
     assert!(timeout(Duration::from_millis(200), hint.woken()).await.is_err(), "nothing has happened yet");
 

@@ -44,7 +44,7 @@ async fn an_extend_changes_nothing_but_the_expiry_and_a_release_leaves_the_count
     let (id, _) = take(&backend, "k").await;
     let before = raw.get("locks", "k").await.unwrap();
 
-    backend.extend(&id, ttl(90_000)).await.unwrap();
+    let _ = backend.extend(&id, ttl(90_000)).await.unwrap();
 
     let mut after = raw.get("locks", "k").await.unwrap();
     assert!(as_number(&after, "expiresAtMs") > as_number(&before, "expiresAtMs") + 50_000);

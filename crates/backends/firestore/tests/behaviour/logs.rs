@@ -55,7 +55,7 @@ async fn warnings_show_hashes_and_no_names() {
     let dead = SystemClock.wall().as_millis() - 60_000;
     raw.put("locks", "canary-copy", lock_fields("canary-copy", id.as_str(), 1, dead)).await;
     project.faults.next("Listen", Fault::Refuse(Code::Unavailable));
-    backend.wake(&key("canary-key")).await;
+    backend.subscribe(&key("canary-key")).await;
     assert!(backend.release(&id).await.unwrap().is_released());
 
     let said = page.text();

@@ -15,7 +15,7 @@ async fn a_release_by_another_client_wakes_the_waiter() {
     let project = Project::start().await;
     let (holder, waiter) = (project.backend().await, project.backend().await);
     let (id, _) = take(&holder, "a/b").await;
-    let hint = waiter.wake(&key("a/b")).await;
+    let hint = waiter.subscribe(&key("a/b")).await;
     assert!(hint.is_live());
     assert!(timeout(Duration::from_millis(100), hint.woken()).await.is_err(), "nothing has happened yet");
 
@@ -32,7 +32,7 @@ async fn all_waiters_of_a_backend_share_one_stream() {
     for number in 0..10 {
         let name = format!("k{number}");
         let (id, _) = take(&holder, &name).await;
-        held.push((id, waiter.wake(&key(&name)).await, waiter.wake(&key(&name)).await));
+        held.push((id, waiter.subscribe(&key(&name)).await, waiter.subscribe(&key(&name)).await));
     }
     assert!(project.faults.calls().contains(&("Listen".to_owned(), 1)), "{:?}", project.faults.calls());
 
@@ -70,7 +70,7 @@ async fn a_stream_that_breaks_is_opened_again() {
     let (holder, waiter) = (project.backend().await, project.backend().await);
     let (id, _) = take(&holder, "k").await;
     project.faults.next("Listen", Fault::Refuse(Code::Unavailable));
-    let hint = waiter.wake(&key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
     assert!(hint.is_live(), "it may work later");
 
     holder.release(&id).await.unwrap();
@@ -85,9 +85,9 @@ async fn where_listening_is_forbidden_waiters_poll_and_get_the_lock() {
     let (holder, waiter) = (project.backend().await, Arc::new(project.backend().await));
     let (id, _) = take(&holder, "k").await;
     project.faults.next("Listen", Fault::Refuse(Code::PermissionDenied));
-    let hint = waiter.wake(&key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
     assert!(!hint.is_live());
-    assert!(!waiter.wake(&key("other")).await.is_live(), "it is not asked again");
+    assert!(!waiter.subscribe(&key("other")).await.is_live(), "it is not asked again");
     assert_eq!(project.faults.fired(), 1);
 
     holder.release(&id).await.unwrap();
@@ -100,7 +100,7 @@ async fn a_lock_that_is_free_by_the_time_it_is_watched_is_a_hint_at_once() {
     let project = Project::start().await;
     let waiter = project.backend().await;
 
-    let hint = waiter.wake(&key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
 
     timeout(SOON, hint.woken()).await.unwrap();
 }

@@ -128,7 +128,7 @@ pub fn ttl(millis: i64) -> Ttl {
 }
 
 pub fn request<'a>(key: &'a Key, lock_id: &'a LockId, millis: i64) -> AcquireRequest<'a> {
-    AcquireRequest { key, lock_id, ttl: ttl(millis), label: None }
+    AcquireRequest::new(key, lock_id, ttl(millis))
 }
 
 /// Acquires a lock that must be free, for half a minute.

@@ -36,13 +36,13 @@ async fn anatomy(server: &PostgresServer) {
     let connect = async || PostgresBackend::builder().pool_size(2).connect(&server.url()).await.unwrap();
     let (holder, waiter) = (connect().await, connect().await);
     let key = Key::new("anatomy").unwrap();
-    let hint = waiter.wake(&key).await;
+    let hint = waiter.subscribe(&key).await;
     let (mut answers, mut hints, mut acquires) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..200 {
         let id = LockId::random();
-        let request = AcquireRequest { key: &key, lock_id: &id, ttl: Ttl::DEFAULT, label: None };
+        let request = AcquireRequest::new(&key, &id, Ttl::DEFAULT);
         let start = Instant::now();
-        waiter.acquire(request).await.unwrap();
+        let _ = waiter.acquire(request).await.unwrap();
         acquires.push(start.elapsed().as_secs_f64() * 1e3);
         tokio::time::sleep(Duration::from_millis(5)).await;
         let start = Instant::now();

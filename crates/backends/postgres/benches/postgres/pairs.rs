@@ -67,7 +67,7 @@ async fn run(backend: &PostgresBackend, tasks: usize, choice: Choice) -> f64 {
 
 pub(crate) async fn pair(backend: &PostgresBackend, key: &Key) {
     let lock_id = LockId::random();
-    let request = AcquireRequest { key, lock_id: &lock_id, ttl: Ttl::DEFAULT, label: None };
-    backend.acquire(request).await.unwrap();
+    let request = AcquireRequest::new(key, &lock_id, Ttl::DEFAULT);
+    let _ = backend.acquire(request).await.unwrap();
     assert!(backend.release(&lock_id).await.unwrap().is_released());
 }

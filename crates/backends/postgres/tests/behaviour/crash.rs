@@ -128,7 +128,7 @@ async fn a_read_only_server_is_unavailable_and_says_so() {
     server.restart();
     let backend = tables.builder().connect(&server.url()).await.unwrap();
     let (key, id) = (support::key("k"), syncguard_core::LockId::random());
-    let request = syncguard_core::AcquireRequest { key: &key, lock_id: &id, ttl: support::ttl(1000), label: None };
+    let request = syncguard_core::AcquireRequest::new(&key, &id, support::ttl(1000));
 
     let error = backend.acquire(request).await.unwrap_err();
     assert_eq!(error.code(), syncguard_core::ErrorCode::ServiceUnavailable, "{error:?}");

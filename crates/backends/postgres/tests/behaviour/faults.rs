@@ -24,7 +24,7 @@ async fn a_reply_lost_after_the_commit_is_ambiguous_and_the_same_id_owns_up() {
         [Fault::DropReplies, Fault::CutAfter(0), Fault::CutAfter(1), Fault::CutAfter(60)].into_iter().enumerate()
     {
         let (key, id) = (key(&format!("k{round}")), LockId::random());
-        let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(30_000), label: None };
+        let request = AcquireRequest::new(&key, &id, ttl(30_000));
         warm_up().await;
         proxy.set(fault);
         let error = backend.acquire(request).await.unwrap_err();
@@ -61,7 +61,7 @@ async fn a_request_that_never_arrived_leaves_no_lock() {
     assert!(try_acquire(&backend, "warm up", 1000).await.is_some());
     for fault in [Fault::BlackHole, Fault::DropRequests, Fault::Reset, Fault::Refuse] {
         let (key, id) = (key("k"), LockId::random());
-        let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(30_000), label: None };
+        let request = AcquireRequest::new(&key, &id, ttl(30_000));
         proxy.set(fault);
         let error = backend.acquire(request).await.unwrap_err();
         assert!(error.is_transient(), "{fault:?} {error:?}");
@@ -105,7 +105,7 @@ async fn a_stuck_key_times_out_and_starves_no_other() {
         let backend = backend.clone();
         waiting.spawn(async move {
             let (key, id) = (key(&format!("stuck{}", task % 8)), LockId::random());
-            backend.acquire(AcquireRequest { key: &key, lock_id: &id, ttl: ttl(1000), label: None }).await
+            backend.acquire(AcquireRequest::new(&key, &id, ttl(1000))).await
         });
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -188,7 +188,7 @@ async fn a_pool_that_was_brought_along_works_and_stays_usable() {
     let pool = config.create_pool(Some(runtime), tokio_postgres::NoTls).unwrap();
     for prepared in [Prepared::Auto, Prepared::Always] {
         let backend = tables.builder().prepared(prepared).with_pool(pool.clone()).await.unwrap();
-        assert!(!backend.wake(&key("k")).await.is_live());
+        assert!(!backend.subscribe(&key("k")).await.is_live());
         for round in 0..40_u64 {
             drop(tokio::time::timeout(Duration::from_micros(round * 40), try_acquire(&backend, "k", 50)).await);
         }
@@ -236,7 +236,7 @@ async fn a_socket_of_this_machine_will_do() {
     let url = format!("postgres:///postgres?host={place}&port={}&user=postgres", server.port());
     let backend = Tables::fresh().builder().connect(&url).await.unwrap();
     assert!(try_acquire(&backend, "k", 1000).await.is_some());
-    assert!(backend.wake(&key("k")).await.is_live());
+    assert!(backend.subscribe(&key("k")).await.is_live());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,7 +10,7 @@ async fn a_lock_comes_with_the_commit_and_goes_with_the_rollback() {
     let backend = tables.builder().connect(&url).await.unwrap();
     let mut client = sql(&url).await;
     let (key, id) = (key("invoice"), LockId::random());
-    let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(20_000), label: None };
+    let request = AcquireRequest::new(&key, &id, ttl(20_000));
 
     let tx = client.transaction().await.unwrap();
     assert!(matches!(backend.acquire_in_tx(&tx, request).await.unwrap(), AcquireOutcome::Acquired(_)));
@@ -33,7 +33,7 @@ async fn a_lock_comes_with_the_commit_and_goes_with_the_rollback() {
     // Held now: contended inside a transaction as well, and the owner may release as ever.
     let tx = client.transaction().await.unwrap();
     let stranger = LockId::random();
-    let other = AcquireRequest { lock_id: &stranger, ..request };
+    let other = AcquireRequest::new(request.key, &stranger, request.ttl);
     assert!(matches!(backend.acquire_in_tx(&tx, other).await.unwrap(), AcquireOutcome::Contended(_)));
     tx.commit().await.unwrap();
     assert!(backend.release(&id).await.unwrap().is_released());
@@ -46,9 +46,9 @@ async fn others_wait_for_the_transaction_and_then_see_its_lock() {
     let backend = tables.builder().connect(&url).await.unwrap();
     let mut client = sql(&url).await;
     let (key, id) = (key("k"), LockId::random());
-    let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(20_000), label: None };
+    let request = AcquireRequest::new(&key, &id, ttl(20_000));
     let tx = client.transaction().await.unwrap();
-    backend.acquire_in_tx(&tx, request).await.unwrap();
+    let _ = backend.acquire_in_tx(&tx, request).await.unwrap();
 
     let contender = tokio::spawn({
         let backend = backend.clone();
@@ -66,7 +66,7 @@ async fn an_older_snapshot_is_refused() {
     let backend = tables.builder().connect(&url).await.unwrap();
     let mut client = sql(&url).await;
     let (key, id) = (key("k"), LockId::random());
-    let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(20_000), label: None };
+    let request = AcquireRequest::new(&key, &id, ttl(20_000));
     for level in [tokio_postgres::IsolationLevel::RepeatableRead, tokio_postgres::IsolationLevel::Serializable] {
         let tx = client.build_transaction().isolation_level(level).start().await.unwrap();
         let error = backend.acquire_in_tx(&tx, request).await.unwrap_err();

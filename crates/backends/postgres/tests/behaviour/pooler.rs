@@ -60,7 +60,7 @@ async fn a_commit_whose_answer_the_pooler_lost_is_ambiguous_and_the_same_id_owns
     for round in 0..3 {
         let name = format!("k{round}");
         let (key, id) = (key(&name), LockId::random());
-        let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(600_000), label: None };
+        let request = AcquireRequest::new(&key, &id, ttl(600_000));
         let fired = proxy.counts().faults;
 
         chain.lose_next_commit().await;

@@ -113,7 +113,7 @@ async fn a_role_without_ddl_rights_works_on_tables_made_by_another() {
     owner.batch_execute(&schema_sql(&builder).unwrap()).await.unwrap();
     let backend = tables.builder().auto_create_tables(false).connect(&as_role).await.unwrap();
     let (key, id) = (support::key("k"), syncguard_core::LockId::random());
-    let request = syncguard_core::AcquireRequest { key: &key, lock_id: &id, ttl: ttl(1000), label: None };
+    let request = syncguard_core::AcquireRequest::new(&key, &id, ttl(1000));
     let error = backend.acquire(request).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::AuthFailed, "{error:?}");
     let grants = backend.health().await;
@@ -164,7 +164,7 @@ async fn a_missing_or_foreign_table_is_named_by_the_error_and_by_health() {
     let owner = sql(&url).await;
     owner.batch_execute(&format!("DROP TABLE {}", tables.fences)).await.unwrap();
     let (key, id) = (support::key("k"), syncguard_core::LockId::random());
-    let request = syncguard_core::AcquireRequest { key: &key, lock_id: &id, ttl: ttl(1000), label: None };
+    let request = syncguard_core::AcquireRequest::new(&key, &id, ttl(1000));
 
     let error = backend.acquire(request).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}");

@@ -37,20 +37,20 @@ async fn no_log_line_and_no_error_shows_a_key_a_lock_id_or_a_password() {
     let url = format!("postgres://bob:canary-password@127.0.0.1:{}/postgres", server.port());
     let tables = Tables::fresh();
     let (key, id) = (key("canary-key"), LockId::parse("canary-lock-id-0123456").unwrap());
-    let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(30_000), label: None };
+    let request = AcquireRequest::new(&key, &id, ttl(30_000));
     let mut said = String::new();
     for prepared in ["always", "never"] {
         let backend = tables.builder().connect(&format!("{url}?prepared={prepared}")).await.unwrap();
-        let hint = backend.wake(&key).await;
-        backend.acquire(request).await.unwrap();
+        let hint = backend.subscribe(&key).await;
+        let _ = backend.acquire(request).await.unwrap();
         // Contended, and then a unique violation, which the server reports with the value in it.
         let stranger = LockId::random();
-        backend.acquire(AcquireRequest { lock_id: &stranger, ..request }).await.unwrap();
+        let _ = backend.acquire(AcquireRequest::new(request.key, &stranger, request.ttl)).await.unwrap();
         let other = crate::support::key("canary-other-key");
-        let error = backend.acquire(AcquireRequest { key: &other, ..request }).await.unwrap_err();
+        let error = backend.acquire(AcquireRequest::new(&other, request.lock_id, request.ttl)).await.unwrap_err();
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         write!(said, "{error} {error:?} {error:#?} {cause:?} {backend:?}").unwrap();
-        backend.extend(&id, ttl(30_000)).await.unwrap();
+        let _ = backend.extend(&id, ttl(30_000)).await.unwrap();
         backend.lookup(Lookup::Key(&key)).await.unwrap().unwrap();
         backend.lookup(Lookup::LockId(&id)).await.unwrap().unwrap();
         backend.is_locked(&key).await.unwrap();

@@ -16,7 +16,7 @@ async fn a_release_wakes_a_waiter_of_another_process() {
     let (holder, waiter) =
         (tables.builder().connect(&url).await.unwrap(), tables.builder().connect(&url).await.unwrap());
     let (id, _) = try_acquire(&holder, "k", 60_000).await.unwrap();
-    let hint = waiter.wake(&key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
     assert!(hint.is_live());
 
     assert!(holder.release(&id).await.unwrap().is_released());
@@ -29,7 +29,7 @@ async fn a_release_of_another_key_or_table_wakes_nobody() {
     let (url, tables, elsewhere) = (postgres_url(), Tables::fresh(), Tables::fresh());
     let backend = tables.builder().connect(&url).await.unwrap();
     let other = elsewhere.builder().connect(&url).await.unwrap();
-    let hint = backend.wake(&key("k")).await;
+    let hint = backend.subscribe(&key("k")).await;
 
     for (backend, name) in [(&backend, "other"), (&other, "k")] {
         let (id, _) = try_acquire(backend, name, 60_000).await.unwrap();
@@ -64,7 +64,7 @@ async fn only_a_release_that_somebody_waits_for_notifies() {
 
     release().await;
     assert!(notifications.try_recv().is_err(), "nobody waits");
-    let hint = backend.wake(&key("k")).await;
+    let hint = backend.subscribe(&key("k")).await;
     release().await;
     // The payload is a pseudonym: every role of the database may listen.
     assert_eq!(timeout(SOON, notifications.recv()).await.unwrap().unwrap(), key("k").hash().to_string());
@@ -83,7 +83,7 @@ async fn waiters_are_woken_again_after_the_listening_connection_died() {
     let (holder, waiter) =
         (tables.builder().connect(&url).await.unwrap(), tables.builder().connect(&url).await.unwrap());
     let (id, _) = try_acquire(&holder, "k", 60_000).await.unwrap();
-    let hint = waiter.wake(&key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
     let peek = sql(&url).await;
     let oid = peek.query_one("SELECT to_regclass($1)::oid::text", &[&tables.locks]).await.unwrap().get::<_, String>(0);
 
@@ -106,7 +106,7 @@ async fn waiters_are_woken_again_after_the_listening_connection_died() {
 async fn behind_a_pooler_waiters_look_again_unless_a_direct_url_is_given() {
     let (pooled, direct, tables) = (pgbouncer_url(), postgres_url(), Tables::fresh());
     let waiter = tables.builder().connect(&pooled).await.unwrap();
-    assert!(!waiter.wake(&key("k")).await.is_live());
+    assert!(!waiter.subscribe(&key("k")).await.is_live());
 
     // They still get the lock: later, by their own schedule.
     let (id, _) = try_acquire(&waiter, "k", 60_000).await.unwrap();
@@ -118,7 +118,7 @@ async fn behind_a_pooler_waiters_look_again_unless_a_direct_url_is_given() {
     assert!(waiting.await.unwrap());
 
     let listening = tables.builder().listen_url(direct).connect(&pooled).await.unwrap();
-    let hint = listening.wake(&key("other")).await;
+    let hint = listening.subscribe(&key("other")).await;
     assert!(hint.is_live());
     let (id, _) = try_acquire(&waiter, "other", 60_000).await.unwrap();
     assert!(waiter.release(&id).await.unwrap().is_released());

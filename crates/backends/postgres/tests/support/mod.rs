@@ -47,7 +47,7 @@ pub(crate) fn ttl(millis: i64) -> Ttl {
 /// One attempt.
 pub(crate) async fn try_acquire(backend: &PostgresBackend, name: &str, millis: i64) -> Option<(LockId, Lease)> {
     let (key, lock_id) = (key(name), LockId::random());
-    let request = AcquireRequest { key: &key, lock_id: &lock_id, ttl: ttl(millis), label: None };
+    let request = AcquireRequest::new(&key, &lock_id, ttl(millis));
     match backend.acquire(request).await.expect("acquire answers") {
         AcquireOutcome::Acquired(lease) => Some((lock_id, lease)),
         AcquireOutcome::Contended(_) => None,

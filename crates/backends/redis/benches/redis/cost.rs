@@ -43,7 +43,7 @@ async fn memory(server: &RedisServer) {
     let backend = syncguard_redis::RedisBackend::connect(&server.url()).await.unwrap();
     let key = Key::new("k".repeat(64)).unwrap();
     let id = backend.new_lock_id(&key);
-    backend.acquire(AcquireRequest { key: &key, lock_id: &id, ttl: Ttl::DEFAULT, label: None }).await.unwrap();
+    let _ = backend.acquire(AcquireRequest::new(&key, &id, Ttl::DEFAULT)).await.unwrap();
     let size = |name: String| server.command(&["MEMORY", "USAGE", &name]).parse::<u64>().unwrap();
     let lock = size(format!("syncguard:{}", key.as_str()));
     let index = size(format!("syncguard:id:{}", id.as_str()));

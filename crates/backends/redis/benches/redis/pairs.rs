@@ -92,7 +92,7 @@ async fn of_backend(backend: &RedisBackend, tasks: usize, slice: Duration) -> f6
             let mut done = 0;
             while !stop.load(Ordering::Relaxed) {
                 let id = backend.new_lock_id(&key);
-                let request = AcquireRequest { key: &key, lock_id: &id, ttl: Ttl::DEFAULT, label: None };
+                let request = AcquireRequest::new(&key, &id, Ttl::DEFAULT);
                 assert!(matches!(backend.acquire(request).await.unwrap(), AcquireOutcome::Acquired(_)));
                 assert!(backend.release(&id).await.unwrap().is_released());
                 done += 1;

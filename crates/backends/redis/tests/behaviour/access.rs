@@ -183,7 +183,7 @@ async fn the_minimal_acl_line_suffices() {
     let server = RedisServer::start(Server::new());
     let backend = RedisBackend::connect(&acl(&server, "lock", MINIMAL)).await.unwrap();
     cycle(&backend).await;
-    let hint = backend.wake(&key("k")).await;
+    let hint = backend.subscribe(&key("k")).await;
     assert!(hint.is_live());
     let held = take(&backend, &key("k")).await;
     backend.release(&held.id).await.unwrap();
@@ -212,9 +212,9 @@ async fn where_messages_are_forbidden_locks_work_and_waiters_are_not_woken() {
         let backend = RedisBackend::connect(&acl(&server, user, &rules)).await.unwrap();
         cycle(&backend).await;
         cycle(&backend).await;
-        assert!(!backend.wake(&key("k")).await.is_live(), "{user}");
+        assert!(!backend.subscribe(&key("k")).await.is_live(), "{user}");
         // Known now: the second waiter need not ask again.
-        assert!(!backend.wake(&key("k2")).await.is_live(), "{user}");
+        assert!(!backend.subscribe(&key("k2")).await.is_live(), "{user}");
     }
 }
 
@@ -269,7 +269,7 @@ async fn a_connection_that_was_brought_along_carries_locks() {
     server.command(&["SCRIPT", "FLUSH"]);
     cycle(&backend).await;
 
-    assert!(!backend.wake(&key("k")).await.is_live());
+    assert!(!backend.subscribe(&key("k")).await.is_live());
     assert_eq!(server.command(&["GET", "mine:fence:mine:k"]), "2");
 }
 

@@ -54,7 +54,7 @@ async fn an_id_made_for_another_slot_is_refused_before_anything_is_sent() {
     let k = key("k");
     let right = backend.new_lock_id(&k);
     let wrong = LockId::random_with_tag(right.tag() ^ 1);
-    let request = AcquireRequest { key: &k, lock_id: &wrong, ttl: Ttl::DEFAULT, label: None };
+    let request = AcquireRequest::new(&k, &wrong, Ttl::DEFAULT);
     assert_eq!(backend.acquire(request).await.unwrap_err().code(), ErrorCode::InvalidArgument);
     assert!(!backend.is_locked(&k).await.unwrap());
 }
@@ -125,7 +125,7 @@ async fn a_failover_keeps_locks_and_fences_and_is_found_without_help() {
     let k = key("k");
     let owner = cluster.owner_of(slot("app", &k)).unwrap();
     let held = take(&backend, &k).await;
-    let hint = backend.wake(&k).await;
+    let hint = backend.subscribe(&k).await;
     assert!(hint.is_live());
 
     // By force: the master dies, its replica has the lock and takes over.

@@ -39,7 +39,7 @@ impl Contest {
             turn = (turn + 1) % KEYS;
             let key = key(&format!("contested{turn}"));
             let id = backend.new_lock_id(&key);
-            let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(20_000), label: None };
+            let request = AcquireRequest::new(&key, &id, ttl(20_000));
             // An unknown outcome is asked for again with the same id, as the client does.
             let outcome = loop {
                 match backend.acquire(request).await {
@@ -263,7 +263,7 @@ async fn behind_proxy(server: &RedisServer, query: &str) -> (FaultProxy, RedisBa
     let near = RedisBackend::connect(&server.url()).await.unwrap();
     // The server knows the scripts: the reply that gets lost is the one that counts, not NOSCRIPT.
     let held = take(&near, &key("warm")).await;
-    near.extend(&held.id, Ttl::DEFAULT).await.unwrap();
+    let _ = near.extend(&held.id, Ttl::DEFAULT).await.unwrap();
     near.release(&held.id).await.unwrap();
     (proxy, far, near)
 }
@@ -274,7 +274,7 @@ async fn a_lost_reply_is_ambiguous_and_the_same_id_learns_the_truth() {
     let (proxy, far, near) = behind_proxy(&server, "?timeout=300ms&connections=1").await;
     let k = key("k");
     let id = far.new_lock_id(&k);
-    let request = AcquireRequest { key: &k, lock_id: &id, ttl: ttl(60_000), label: None };
+    let request = AcquireRequest::new(&k, &id, ttl(60_000));
 
     proxy.set(Fault::DropReplies);
     let error = far.acquire(request).await.unwrap_err();
@@ -308,7 +308,7 @@ async fn a_connection_cut_inside_a_reply_leaves_no_orphan_and_the_next_caller_it
     for bytes in [0, 1, 3, 10, 20] {
         let k = key(&format!("cut{bytes}"));
         let id = far.new_lock_id(&k);
-        let request = AcquireRequest { key: &k, lock_id: &id, ttl: ttl(60_000), label: None };
+        let request = AcquireRequest::new(&k, &id, ttl(60_000));
         proxy.cut_once(bytes);
         let error = far.acquire(request).await.unwrap_err();
         assert!(error.is_transient() && error.is_ambiguous(), "{bytes}: {error:?}");

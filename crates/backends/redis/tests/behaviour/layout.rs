@@ -83,7 +83,7 @@ async fn lock_and_index_live_for_the_lease_and_the_tolerance_and_the_counter_for
     }
     assert_eq!(left(&place.counter("k")), -1);
 
-    place.backend.extend(&held.id, ttl(60_000)).await.unwrap();
+    let _ = place.backend.extend(&held.id, ttl(60_000)).await.unwrap();
     for name in [place.name("k"), place.index(&held.id)] {
         assert!((60_000..=61_000).contains(&left(&name)), "{}", left(&name));
     }
@@ -147,7 +147,7 @@ async fn an_id_that_died_can_be_acquired_with_again() {
     originals_lock(&place, &id, server_time(&place) - 5_000);
 
     let k = key("k");
-    let request = AcquireRequest { key: &k, lock_id: &id, ttl: Ttl::DEFAULT, label: None };
+    let request = AcquireRequest::new(&k, &id, Ttl::DEFAULT);
     let AcquireOutcome::Acquired(lease) = place.backend.acquire(request).await.unwrap() else {
         panic!("the lock is free")
     };

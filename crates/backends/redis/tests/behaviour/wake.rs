@@ -32,7 +32,7 @@ async fn a_release_in_another_client_wakes_a_waiter() {
     for url in [redis_url(), redis_cluster_url()] {
         let (holder, waiter) = two_clients(&url).await;
         let held = take(&holder, &key("k")).await;
-        let hint = waiter.wake(&key("k")).await;
+        let hint = waiter.subscribe(&key("k")).await;
         assert!(hint.is_live());
 
         holder.release(&held.id).await.unwrap();
@@ -46,11 +46,11 @@ async fn a_release_in_another_client_wakes_a_waiter() {
 async fn a_release_of_another_key_wakes_nobody() {
     let (holder, waiter) = two_clients(&redis_url()).await;
     let (other, mine) = (take(&holder, &key("other")).await, take(&holder, &key("mine")).await);
-    let hint = waiter.wake(&key("mine")).await;
+    let hint = waiter.subscribe(&key("mine")).await;
 
     holder.release(&other.id).await.unwrap();
     // Messages of one server arrive in order, so the first that comes must be the second that was sent.
-    let sentinel = waiter.wake(&key("sentinel")).await;
+    let sentinel = waiter.subscribe(&key("sentinel")).await;
     let held = take(&holder, &key("sentinel")).await;
     holder.release(&held.id).await.unwrap();
     timeout(SOON, sentinel.woken()).await.unwrap();
@@ -67,7 +67,7 @@ async fn a_thousand_waiters_share_one_connection_and_leave_no_subscription_behin
     let keys: Vec<_> = (0..100).map(|number| key(&format!("k{number}"))).collect();
     let mut hints = Vec::new();
     for round in 0..1000 {
-        hints.push(backend.wake(&keys[round % keys.len()]).await);
+        hints.push(backend.subscribe(&keys[round % keys.len()]).await);
     }
 
     assert_eq!(subscriptions(&server), 100);
@@ -82,7 +82,7 @@ async fn a_subscription_that_drops_comes_back_and_wakes_everybody_once() {
     let server = RedisServer::start(Server::new());
     let (holder, waiter) = two_clients(&server.url()).await;
     let held = take(&holder, &key("k")).await;
-    let hint = waiter.wake(&key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
     assert_eq!(subscriptions(&server), 1);
 
     server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -99,7 +99,7 @@ async fn a_subscription_that_drops_comes_back_and_wakes_everybody_once() {
 async fn a_restarted_server_is_listened_to_again() {
     let mut server = RedisServer::start(Server::new());
     let (holder, waiter) = two_clients(&server.url()).await;
-    let hint = waiter.wake(&key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
 
     server.kill_hard();
     server.restart();
@@ -123,7 +123,7 @@ async fn waiting_costs_no_more_than_a_second_when_messages_cannot_be_had() {
     let backend = RedisBackend::connect(&proxy.url(&server.url())).await.unwrap();
     proxy.set(Fault::BlackHole);
 
-    let hint = timeout(Duration::from_secs(5), backend.wake(&key("k"))).await.expect("wake is bounded");
+    let hint = timeout(Duration::from_secs(5), backend.subscribe(&key("k"))).await.expect("wake is bounded");
 
     drop(hint);
     assert!(proxy.counts().accepted >= 1);
@@ -137,7 +137,7 @@ async fn with_waking_off_nothing_is_published_or_subscribed() {
     ear.command(&["SUBSCRIBE", "syncguard:k"]).unwrap();
 
     let held = take(&backend, &key("k")).await;
-    assert!(!backend.wake(&key("k")).await.is_live());
+    assert!(!backend.subscribe(&key("k")).await.is_live());
     backend.release(&held.id).await.unwrap();
     server.command(&["PUBLISH", "syncguard:k", "control"]);
 

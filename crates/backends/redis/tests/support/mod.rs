@@ -50,7 +50,7 @@ pub(crate) async fn attempt(
     ttl: Ttl,
 ) -> Result<Result<Held, Contention>> {
     let id = backend.new_lock_id(key);
-    Ok(match backend.acquire(AcquireRequest { key, lock_id: &id, ttl, label: None }).await? {
+    Ok(match backend.acquire(AcquireRequest::new(key, &id, ttl)).await? {
         AcquireOutcome::Acquired(Lease { fence, expires_at, .. }) => {
             Ok(Held { id, fence, expires_at_ms: expires_at.as_millis() })
         }

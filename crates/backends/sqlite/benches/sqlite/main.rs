@@ -97,7 +97,7 @@ fn pairs_per_second(path: &Path, synchronous: Synchronous, tasks: usize, sample:
 /// One acquire and one release of a free lock.
 async fn pair(backend: &SqliteBackend, key: &Key) {
     let lock_id = LockId::random();
-    let request = AcquireRequest { key, lock_id: &lock_id, ttl: Ttl::DEFAULT, label: None };
+    let request = AcquireRequest::new(key, &lock_id, Ttl::DEFAULT);
     let outcome = backend.acquire(request).await.unwrap();
     assert!(matches!(outcome, AcquireOutcome::Acquired(_)));
     assert!(backend.release(&lock_id).await.unwrap().is_released());

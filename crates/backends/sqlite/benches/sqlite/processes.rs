@@ -98,7 +98,7 @@ pub(crate) fn latency(directory: &Path, plan: Plan) {
 }
 
 async fn try_acquire(backend: &SqliteBackend, key: &Key, lock_id: &LockId) -> bool {
-    let request = AcquireRequest { key, lock_id, ttl: Ttl::DEFAULT, label: None };
+    let request = AcquireRequest::new(key, lock_id, Ttl::DEFAULT);
     matches!(backend.acquire(request).await.unwrap(), AcquireOutcome::Acquired(_))
 }
 
@@ -108,7 +108,7 @@ fn wait_for_hand_offs(path: &Path) {
     let mut input = std::io::stdin().lines();
     runtime().block_on(async {
         while input.next().is_some_and(|line| line.is_ok()) {
-            let hint = backend.wake(&key).await;
+            let hint = backend.subscribe(&key).await;
             assert!(!try_acquire(&backend, &key, &lock_id).await);
             println!("waiting");
             hint.woken().await;

@@ -86,7 +86,7 @@ async fn a_lease_counts_from_the_turn_and_not_from_the_request() {
         async move {
             let (key, id) = (key("k"), LockId::random());
             let ttl = Ttl::from_millis(200).unwrap();
-            backend.acquire(AcquireRequest { key: &key, lock_id: &id, ttl, label: None }).await.unwrap()
+            backend.acquire(AcquireRequest::new(&key, &id, ttl)).await.unwrap()
         }
     });
     // Longer than the lease: counted from the request it would be over before it began.
@@ -104,10 +104,8 @@ async fn a_label_is_kept_and_shown() {
     let scene = Scene::new();
     let backend = scene.open();
     let (key, id, label) = (key("k"), LockId::random(), Label::new("ci@runner-7").unwrap());
-    backend
-        .acquire(AcquireRequest { key: &key, lock_id: &id, ttl: super::support::ttl(), label: Some(&label) })
-        .await
-        .unwrap();
+    let _ =
+        backend.acquire(AcquireRequest::new(&key, &id, super::support::ttl()).with_label(Some(&label))).await.unwrap();
 
     let info = backend.lookup(Lookup::Key(&key)).await.unwrap().unwrap();
 

@@ -140,7 +140,7 @@ fn a_holder_that_was_killed_is_followed_after_its_lease_and_not_before() {
         runtime().block_on(async {
             let (key, id) = (key("k"), LockId::random());
             let ttl = syncguard_core::Ttl::from_millis(500).unwrap();
-            let request = syncguard_core::AcquireRequest { key: &key, lock_id: &id, ttl, label: None };
+            let request = syncguard_core::AcquireRequest::new(&key, &id, ttl);
             let held = holder((id.clone(), backend.acquire(request).await.unwrap())).unwrap();
             say(held.lease.expires_at.as_millis());
         });

@@ -182,7 +182,8 @@ async fn a_damaged_page_is_an_internal_error_and_nothing_is_rewritten() {
     let damaged = corrupt(&scene);
 
     let backend = scene.open();
-    let request = AcquireRequest { key: &key("k"), lock_id: &LockId::random(), ttl: ttl(), label: None };
+    let (locked, lock_id) = (key("k"), LockId::random());
+    let request = AcquireRequest::new(&locked, &lock_id, ttl());
     let error = backend.acquire(request).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Internal, "{error:?}");
     assert!(error.to_string().contains("malformed"), "{error}");
@@ -202,7 +203,8 @@ async fn a_file_that_was_taken_away_is_noticed_at_once() {
         let held = holder(acquire(&backend, &key("k"), &LockId::random()).await).unwrap();
         fs::remove_file(scene.directory.path().join(victim)).unwrap();
 
-        let request = AcquireRequest { key: &key("other"), lock_id: &LockId::random(), ttl: ttl(), label: None };
+        let (locked, lock_id) = (key("other"), LockId::random());
+        let request = AcquireRequest::new(&locked, &lock_id, ttl());
         let error = backend.acquire(request).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{victim}: {error:?}");
         assert!(error.to_string().contains("deleted or replaced"), "{error}");
@@ -253,7 +255,7 @@ async fn a_full_disk_refuses_locks_and_repeats_no_fence() {
         let _ = fs::write(&filler, vec![0; 1 << 20]);
         let error = loop {
             let (key, id) = (key("k"), LockId::random());
-            let request = AcquireRequest { key: &key, lock_id: &id, ttl: ttl(), label: None };
+            let request = AcquireRequest::new(&key, &id, ttl());
             match backend.acquire(request).await {
                 Ok(outcome) => {
                     let held = holder((id, outcome)).unwrap();
@@ -295,7 +297,7 @@ async fn a_damaged_row_fails_alone_among_sixty_four() {
             let backend = backend.clone();
             tokio::spawn(async move {
                 let (key, id) = (key(&format!("k{task}")), LockId::random());
-                backend.acquire(AcquireRequest { key: &key, lock_id: &id, ttl: ttl(), label: None }).await
+                backend.acquire(AcquireRequest::new(&key, &id, ttl())).await
             })
         })
         .collect();
@@ -320,8 +322,8 @@ async fn one_lock_id_cannot_own_two_locks_and_its_company_does_not_suffer() {
     let stranger = LockId::random();
     let both = async {
         tokio::join!(
-            backend.acquire(AcquireRequest { key: &second, lock_id: &id, ttl: ttl(), label: None }),
-            backend.acquire(AcquireRequest { key: &other, lock_id: &stranger, ttl: ttl(), label: None }),
+            backend.acquire(AcquireRequest::new(&second, &id, ttl())),
+            backend.acquire(AcquireRequest::new(&other, &stranger, ttl())),
         )
     };
     let release = async { drop(turn) };

@@ -27,7 +27,7 @@ fn resident_kib() -> u64 {
 
 async fn use_everything(backend: &SqliteBackend) {
     let key = key("k");
-    let hint = backend.wake(&key).await;
+    let hint = backend.subscribe(&key).await;
     let held = holder(acquire(backend, &key, &LockId::random()).await).unwrap();
     assert!(backend.is_locked(&key).await.unwrap());
     assert!(backend.release(&held.lock_id).await.unwrap().is_released());

@@ -87,7 +87,7 @@ fn wait_by_hint(path: &Path, rounds: u64) {
         let backend = open(path).unwrap();
         let (key, id) = (key("handed over"), LockId::random());
         for _ in 0..rounds {
-            let hint = backend.wake(&key).await;
+            let hint = backend.subscribe(&key).await;
             let contended = holder(acquire(&backend, &key, &id).await).is_none();
             assert!(contended, "the parent holds it");
             say("waiting");
@@ -146,7 +146,7 @@ fn a_process_that_is_stopped_while_it_waits_or_idles_holds_nobody_up() {
     if let Some((_, path)) = role() {
         let backend = open(path).unwrap();
         runtime().block_on(async {
-            let _hint = backend.wake(&key("other")).await;
+            let _hint = backend.subscribe(&key("other")).await;
             let held = holder(acquire(&backend, &key("other"), &LockId::random()).await);
             say(if held.is_some() { "held" } else { "not held" });
         });

@@ -106,7 +106,8 @@ async fn a_queue_that_does_not_move_is_a_timeout_that_certainly_took_nothing() {
     let key = key("k");
     let _turn = scene.block_writers();
 
-    let request = syncguard_core::AcquireRequest { key: &key, lock_id: &LockId::random(), ttl: ttl(), label: None };
+    let lock_id = LockId::random();
+    let request = syncguard_core::AcquireRequest::new(&key, &lock_id, ttl());
     let error = backend.acquire(request).await.unwrap_err();
 
     assert_eq!(error.code(), syncguard_core::ErrorCode::NetworkTimeout);
@@ -133,7 +134,7 @@ async fn a_waiter_of_the_same_process_is_woken_by_a_release() {
     let backend = scene.open();
     let key = key("k");
     let held = holder(acquire(&backend, &key, &LockId::random()).await).unwrap();
-    let hint = backend.wake(&key).await;
+    let hint = backend.subscribe(&key).await;
 
     backend.release(&held.lock_id).await.unwrap();
 

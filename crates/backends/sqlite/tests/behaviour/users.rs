@@ -50,7 +50,7 @@ fn use_the_lock(builder: SqliteBuilder) {
                     say(if held.is_some() { "taken" } else { "contended" });
                 }
                 "wait" => {
-                    let hint = backend.wake(&key("k")).await;
+                    let hint = backend.subscribe(&key("k")).await;
                     say("waiting");
                     hint.woken().await;
                     say("woken");

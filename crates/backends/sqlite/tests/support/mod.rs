@@ -94,7 +94,7 @@ pub(crate) fn ttl() -> Ttl {
 }
 
 pub(crate) async fn acquire(backend: &SqliteBackend, key: &Key, lock_id: &LockId) -> (LockId, AcquireOutcome) {
-    let request = AcquireRequest { key, lock_id, ttl: ttl(), label: None };
+    let request = AcquireRequest::new(key, lock_id, ttl());
     (lock_id.clone(), backend.acquire(request).await.unwrap())
 }
 

@@ -16,12 +16,15 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::locker::Shared;
-use crate::reaper;
-use crate::retry::RetryPolicy;
+use crate::any::{OwnedRequest, PendingAcquire};
+use crate::belief::Granted;
+use crate::handle::NewHold;
+use crate::plan::Plan;
+use crate::shared::{Measure, Shared};
+use crate::telemetry::Operation;
 use crate::{
-    AcquireOutcome, AcquireRequest, BootTime, Contention, ErrorCode, FenceToken, Guard, Key, Label, Lease, LockBackend,
-    LockError, LockId, Locker, ReleaseErrorHook, Result, Ttl, WakeHint,
+    AcquireOutcome, BootTime, Contention, ErrorCode, FenceToken, Guard, Lease, LockBackend, LockError, LockHandle,
+    LockId, Locker, Result, WakeHint, reaper, trace,
 };
 
 /// How far past the wall the attempt made *at* the wall may reach.
@@ -30,42 +33,50 @@ const GRACE: Duration = Duration::from_millis(50);
 /// Waiters that learn of the same expiry try within this window instead of all at once.
 const EXPIRY_SPREAD: Duration = Duration::from_millis(30);
 
-/// A validated request.
-pub(crate) struct Plan {
-    pub(crate) key: Key,
-    pub(crate) ttl: Ttl,
-    pub(crate) label: Option<Label>,
-    pub(crate) policy: RetryPolicy,
-    pub(crate) cancel: Option<CancellationToken>,
-    pub(crate) on_release_error: Option<ReleaseErrorHook>,
-}
-
 /// Tries once, without a wall of its own: the backend bounds each call.
-pub(crate) async fn once<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Option<Guard<F>>> {
-    let mut campaign = Campaign::new(&locker.0, plan);
-    let tried = cancellable(plan, async { Ok(campaign.attempt(None).await) }).await?;
+pub(crate) async fn once<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Result<Guard<F>, Contention>> {
+    let mut acquisition = Acquisition::new(&locker.0, plan);
+    let tried = cancellable(plan, async { Ok(acquisition.attempt(None).await) }).await?;
     match tried {
-        Tried::Acquired(guard) => Ok(Some(guard)),
-        Tried::Contended(_) => Ok(None),
+        Tried::Acquired(guard) => Ok(Ok(guard)),
+        Tried::Contended(contention) => Ok(Err(contention)),
         Tried::Failed(error) => Err(error),
     }
 }
 
 /// Tries until it has the lock or the budget is used.
 pub(crate) async fn until_acquired<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Guard<F>> {
-    let mut campaign = Campaign::new(&locker.0, plan);
-    cancellable(plan, campaign.drive()).await
+    let mut acquisition = Acquisition::new(&locker.0, plan);
+    let since = acquisition.started_boot;
+    let result = cancellable(plan, acquisition.drive()).await;
+    locker.0.tell_wait(&plan.key, since, &result);
+    result
 }
 
 async fn cancellable<T>(plan: &Plan, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let Some(token) = &plan.cancel else { return work.await };
+    if plan.cancel.is_empty() {
+        return work.await;
+    }
     tokio::select! {
         biased;
-        () = token.cancelled() => {
-            Err(LockError::new(ErrorCode::Aborted, "cancelled before the lock was acquired").with_key(&plan.key))
+        () = any_cancelled(&plan.cancel) => {
+            Err(LockError::new(ErrorCode::Aborted, "aborted before the lock was acquired").with_key(&plan.key))
         }
         result = work => result,
     }
+}
+
+/// Resolves when the first of the tokens fires.
+async fn any_cancelled(tokens: &[CancellationToken]) {
+    let mut waits: Vec<_> = tokens.iter().map(|token| Box::pin(token.cancelled())).collect();
+    std::future::poll_fn(|context| {
+        if waits.iter_mut().any(|wait| wait.as_mut().poll(context).is_ready()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
 }
 
 enum Tried<F: FenceToken> {
@@ -75,31 +86,42 @@ enum Tried<F: FenceToken> {
 }
 
 /// One caller's effort for one key.
-struct Campaign<'a, F: FenceToken> {
+struct Acquisition<'a, F: FenceToken> {
     shared: &'a Arc<Shared<F>>,
     plan: &'a Plan,
+    /// Made before the server hears of it, so that a lost reply can be owned up to. Changed only by [`change_id`](Self::change_id).
     lock_id: LockId,
-    /// When the first attempt left whose outcome is still unknown.
+    /// When the first request left whose outcome nobody knows. While it is `Some`, this id may own the lock, so whoever drops
+    /// this value must hand the id to the reaper. Cleared only by an answer that settles it.
     unknown_since: Option<BootTime>,
+    /// When the budget began, on the clock of timers.
     started: Instant,
+    /// The same moment on the clock of leases. The two differ after a suspend, and when a test has paused the timers.
+    started_boot: BootTime,
+    /// Attempts so far, woken ones included. For people.
     attempts: u32,
+    /// The registration for hints; never resolves before [`subscribe`](Self::subscribe) has succeeded.
     hint: WakeHint,
     subscribed: bool,
+    /// How long the last contended answer said the lock stays taken, and when that was.
+    last_contention: Option<(Contention, Instant)>,
     /// Where clean-up runs if this effort is dropped outside of a runtime.
     runtime: Option<Handle>,
 }
 
-impl<'a, F: FenceToken> Campaign<'a, F> {
+impl<'a, F: FenceToken> Acquisition<'a, F> {
     fn new(shared: &'a Arc<Shared<F>>, plan: &'a Plan) -> Self {
         Self {
             lock_id: shared.backend.new_lock_id(&plan.key),
             shared,
             plan,
             unknown_since: None,
-            started: Instant::now(),
+            started: plan.started.unwrap_or_else(Instant::now),
+            started_boot: shared.clock.boot(),
             attempts: 0,
             hint: WakeHint::never(),
             subscribed: false,
+            last_contention: None,
             runtime: Handle::try_current().ok(),
         }
     }
@@ -117,7 +139,7 @@ impl<'a, F: FenceToken> Campaign<'a, F> {
             let Some(sleep) = self.plan.policy.sleep_after(scheduled, self.started.elapsed(), random_fraction()) else {
                 return Err(self.give_up(tried));
             };
-            if let Some(guard) = self.wait(Instant::now() + sleep, wall, tried).await? {
+            if let Some(guard) = self.wait(after(sleep), wall, tried).await? {
                 return Ok(guard);
             }
         }
@@ -159,7 +181,7 @@ impl<'a, F: FenceToken> Campaign<'a, F> {
         if self.subscribed {
             return false;
         }
-        match timeout_at(until, self.shared.backend.wake(&self.plan.key)).await {
+        match timeout_at(until, self.shared.backend.subscribe(&self.plan.key)).await {
             Ok(hint) => {
                 self.subscribed = true;
                 self.hint = hint;
@@ -188,7 +210,7 @@ impl<'a, F: FenceToken> Campaign<'a, F> {
             Some(wall) => match timeout_at(wall, call).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
-                    // Dropping the call gave it, and the id, to the background.
+                    // Dropping the call gave it, and the id with what was unknown of it before, to the background.
                     self.unknown_since = None;
                     return Tried::Failed(self.cut_off());
                 }
@@ -201,33 +223,44 @@ impl<'a, F: FenceToken> Campaign<'a, F> {
                 if self.unknown_since.is_some() {
                     self.change_id();
                 }
+                self.last_contention = Some((contention, Instant::now()));
                 Tried::Contended(contention)
             }
             Err(error) => {
                 if error.is_ambiguous() {
                     self.unknown_since = Some(sent);
                 }
-                Tried::Failed(error.with_key(&self.plan.key))
+                Tried::Failed(error.with_key(&self.plan.key).with_lock_id(&self.lock_id))
             }
         }
     }
 
     fn granted(&mut self, lease: Lease<F>, sent: BootTime) -> Tried<F> {
-        let grant = Grant { lock_id: self.lock_id.clone(), lease, sent, received: self.shared.clock.boot() };
-        match Guard::from_grant(self.shared, self.plan, grant) {
-            Some(guard) => {
-                self.unknown_since = None;
-                Tried::Acquired(guard)
-            }
-            None => {
-                self.unknown_since = Some(sent);
-                self.change_id();
-                let late =
-                    LockError::new(ErrorCode::NetworkTimeout, "the lock was granted after its lease had already ended")
-                        .with_hint("the ttl is shorter than a round trip to the backend");
-                Tried::Failed(late.with_key(&self.plan.key))
-            }
+        let received = self.shared.clock.boot();
+        let counted_from = crate::seeded::counted_from(sent, received);
+        let granted =
+            Granted { sent: counted_from, ttl: self.plan.ttl, expires_at: lease.expires_at, left: lease.left() };
+        if received >= granted.deadline() {
+            self.unknown_since = Some(sent);
+            self.change_id();
+            let late =
+                LockError::new(ErrorCode::NetworkTimeout, "the lock was granted after its lease had already ended")
+                    .with_hint("the ttl is shorter than a round trip to the backend");
+            return Tried::Failed(late.with_key(&self.plan.key));
         }
+        if let Some(fence) = lease.fence.fence() {
+            trace::fence_near_limit(fence, &self.plan.key);
+        }
+        self.unknown_since = None;
+        Tried::Acquired(Guard::new(LockHandle::new(NewHold {
+            shared: self.shared.clone(),
+            key: self.plan.key.clone(),
+            lock_id: self.lock_id.clone(),
+            fence: lease.fence,
+            granted,
+            max_hold: self.plan.max_hold,
+            on_release_error: self.plan.on_release_error.clone(),
+        })))
     }
 
     /// An unknown outcome can be owned up to only while its lease could still be alive.
@@ -263,54 +296,71 @@ impl<'a, F: FenceToken> Campaign<'a, F> {
         let waited = Duration::from_millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
         let attempts = self.attempts;
         let plural = if attempts == 1 { "attempt" } else { "attempts" };
-        LockError::new(
+        let error = LockError::new(
             ErrorCode::AcquisitionTimeout,
             format!("not acquired within {waited:?} ({attempts} {plural}, {why})"),
-        )
-        .with_hint("wait longer with a larger timeout, or look who holds it with inspect")
-        .with_key(&self.plan.key)
+        );
+        let error = if self.timers_ran_ahead() {
+            error.with_hint(
+                "the runtime's time is paused (start_paused), so its timers fire before a real backend can answer; \
+                 use the memory backend or a runtime whose time runs",
+            )
+        } else {
+            error.with_hint("wait longer with a larger timeout, or look who holds it with inspect")
+        };
+        error.with_key(&self.plan.key).with_free_in(self.free_in())
+    }
+
+    /// How long the holder that was seen last may still keep the lock, for whoever wants to come back then.
+    fn free_in(&self) -> Option<Duration> {
+        let (contention, seen) = self.last_contention?;
+        contention.free_in.map(|free_in| free_in.saturating_sub(seen.elapsed()))
+    }
+
+    /// Whether timers moved while the clock of leases stood still: a test has paused tokio's time.
+    fn timers_ran_ahead(&self) -> bool {
+        let by_leases = self.shared.clock.boot().since(self.started_boot);
+        self.started.elapsed() > by_leases * 2 + Duration::from_millis(100)
     }
 }
 
-impl<F: FenceToken> Drop for Campaign<'_, F> {
+/// The moment after this sleep. One that no clock can show lies far enough away to stand for it.
+fn after(sleep: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(sleep).unwrap_or_else(|| now + Duration::from_secs(86_400 * 365))
+}
+
+impl<F: FenceToken> Drop for Acquisition<'_, F> {
     fn drop(&mut self) {
         self.reap();
     }
 }
 
-/// A grant as it arrived, with the two local times that bound it.
-pub(crate) struct Grant<F> {
-    pub(crate) lock_id: LockId,
-    pub(crate) lease: Lease<F>,
-    pub(crate) sent: BootTime,
-    pub(crate) received: BootTime,
-}
-
-type Call<F> = Pin<Box<dyn Future<Output = Result<AcquireOutcome<F>>> + Send>>;
-
 /// An acquire on the wire. Dropped before its answer it goes on in the background, and what it got is given back.
 struct InFlight<F: FenceToken> {
-    call: Option<Call<F>>,
+    call: Option<PendingAcquire<F>>,
+    measure: Option<Measure>,
     shared: Arc<Shared<F>>,
     runtime: Option<Handle>,
     lock_id: LockId,
     lease_end: BootTime,
+    /// Whether an earlier request under this id has an unknown outcome. Then no answer to this one settles the id.
+    was_unknown: bool,
 }
 
 impl<F: FenceToken> InFlight<F> {
-    fn start(campaign: &Campaign<'_, F>, sent: BootTime) -> Self {
-        let Campaign { shared, plan, lock_id, .. } = campaign;
-        let (backend, key, id) = (shared.backend.clone(), plan.key.clone(), lock_id.clone());
-        let (ttl, label) = (plan.ttl, plan.label.clone());
-        let call = async move {
-            backend.acquire(AcquireRequest { key: &key, lock_id: &id, ttl, label: label.as_ref() }).await
-        };
+    fn start(acquisition: &Acquisition<'_, F>, sent: BootTime) -> Self {
+        let Acquisition { shared, plan, lock_id, .. } = acquisition;
+        let request =
+            OwnedRequest { key: plan.key.clone(), lock_id: lock_id.clone(), ttl: plan.ttl, label: plan.label.clone() };
         Self {
-            call: Some(Box::pin(call)),
+            call: Some(shared.backend.acquire_owned(request)),
+            measure: Some(shared.measure(Operation::Acquire)),
             shared: (*shared).clone(),
-            runtime: campaign.runtime.clone(),
+            runtime: acquisition.runtime.clone(),
             lock_id: lock_id.clone(),
-            lease_end: sent + ttl.duration(),
+            lease_end: sent + plan.ttl.duration(),
+            was_unknown: acquisition.unknown_since.is_some(),
         }
     }
 }
@@ -322,6 +372,9 @@ impl<F: FenceToken> Future for InFlight<F> {
         let call = self.call.as_mut().expect("an answered call is not polled again");
         let outcome = std::task::ready!(call.as_mut().poll(context));
         self.call = None;
+        if let Some(measure) = self.measure.take() {
+            measure.end(outcome.as_ref().map(|outcome| matches!(outcome, AcquireOutcome::Acquired(_))));
+        }
         Poll::Ready(outcome)
     }
 }
@@ -329,14 +382,20 @@ impl<F: FenceToken> Future for InFlight<F> {
 impl<F: FenceToken> Drop for InFlight<F> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            reaper::finish_and_undo(&self.shared, self.runtime.as_ref(), call, self.lock_id.clone(), self.lease_end);
+            let abandoned = reaper::Abandoned {
+                call,
+                lock_id: self.lock_id.clone(),
+                lease_end: self.lease_end,
+                was_unknown: self.was_unknown,
+            };
+            reaper::finish_and_undo(&self.shared, self.runtime.as_ref(), abandoned);
         }
     }
 }
 
 /// When the holder's lease can be taken over, spread so that not every waiter asks in the same millisecond.
 fn expected_expiry<F: FenceToken>(tried: &Tried<F>) -> Option<Instant> {
-    let Tried::Contended(Contention { free_in: Some(free_in) }) = tried else { return None };
+    let Tried::Contended(Contention { free_in: Some(free_in), .. }) = tried else { return None };
     let spread = Duration::from_millis(1) + EXPIRY_SPREAD.mul_f64(random_fraction());
     Instant::now().checked_add(*free_in + spread)
 }

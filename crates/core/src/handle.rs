@@ -1,0 +1,361 @@
+//! Do I still hold the lock?
+//!
+//! [`LockHandle`] is what the work done under a lock may ask: it reads the clock whenever it is asked, so loss is seen even if no
+//! task ran in between. What it believes is decided by `belief`; this file adds the clock, the sleepers and the backend.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::belief::{Belief, Granted, Noticed};
+use crate::heartbeat::Renewal;
+use crate::shared::Shared;
+use crate::{
+    BootTime, ErrorCode, ExtendOutcome, Fence, FenceToken, HasFence, IntoTtl, Key, LockError, LockId, ReleaseErrorHook,
+    Result, Timestamp, Ttl,
+};
+
+/// Timers stand still while the machine sleeps; looking at the clock at least this often bounds how late loss is seen.
+const LONGEST_NAP: Duration = Duration::from_secs(1);
+
+/// The longest one extend may take; a third of the lease if that is shorter.
+const EXTEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a lock is not held any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The backend said that the lock is not there.
+    Absent,
+    /// The lease ended, or must be presumed to have: no renewal succeeded in time.
+    Expired,
+    /// The longest hold that the request allowed is over.
+    MaxHold,
+    /// It was released (or its release was begun).
+    Released,
+}
+
+impl LossReason {
+    /// One word, for labels and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Expired => "expired",
+            Self::MaxHold => "max-hold",
+            Self::Released => "released",
+        }
+    }
+
+    fn describe(self) -> &'static str {
+        match self {
+            Self::Absent => "the backend does not know it any more",
+            Self::Expired => "its lease ended before it could be renewed",
+            Self::MaxHold => "it reached its longest hold",
+            Self::Released => "it was released",
+        }
+    }
+}
+
+/// A view of a held lock, for the work done under it. Cheap to clone; does not keep the lock.
+pub struct LockHandle<F: FenceToken = Fence>(pub(crate) Arc<HeldLock<F>>);
+
+impl<F: FenceToken> Clone for LockHandle<F> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// One acquisition, shared by its guard, its handles and its renewal.
+pub(crate) struct HeldLock<F: FenceToken> {
+    pub(crate) shared: Arc<Shared<F>>,
+    pub(crate) key: Key,
+    pub(crate) lock_id: LockId,
+    fence: F,
+    /// The local time from which the hold counts: when the request left that was granted.
+    acquired: BootTime,
+    /// What the holder believes. Never locked across an await.
+    belief: Mutex<Belief>,
+    /// Wakes whoever sleeps by the belief. Notified after every change of it.
+    pub(crate) changed: Notify,
+    /// One extend at a time: two replies out of order would leave the older deadline.
+    extending: tokio::sync::Mutex<()>,
+    /// The runtime that the lock was acquired on: renewal and the release of a dropped guard run there.
+    pub(crate) runtime: Option<Handle>,
+    /// The process that acquired it. A fork shares the guard but not the lock.
+    pub(crate) process: u32,
+    /// Written by the renewal's task, read by whoever explains a loss.
+    pub(crate) renewal: Renewal,
+    pub(crate) on_release_error: Option<ReleaseErrorHook>,
+}
+
+/// What a new hold is made of.
+pub(crate) struct NewHold<F: FenceToken> {
+    pub(crate) shared: Arc<Shared<F>>,
+    pub(crate) key: Key,
+    pub(crate) lock_id: LockId,
+    pub(crate) fence: F,
+    pub(crate) granted: Granted,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) on_release_error: Option<ReleaseErrorHook>,
+}
+
+impl<F: FenceToken> LockHandle<F> {
+    pub(crate) fn new(hold: NewHold<F>) -> Self {
+        let hold_until = hold.max_hold.map(|longest| hold.granted.sent + longest);
+        Self(Arc::new(HeldLock {
+            shared: hold.shared,
+            key: hold.key,
+            lock_id: hold.lock_id,
+            fence: hold.fence,
+            acquired: hold.granted.sent,
+            belief: Mutex::new(Belief::new(hold.granted, hold_until)),
+            changed: Notify::new(),
+            extending: tokio::sync::Mutex::default(),
+            runtime: Handle::try_current().ok(),
+            process: std::process::id(),
+            renewal: Renewal::default(),
+            on_release_error: hold.on_release_error,
+        }))
+    }
+
+    /// Returns the fence of this acquisition. Hand it to every resource that can compare it.
+    pub fn fence(&self) -> Fence
+    where
+        F: HasFence,
+    {
+        self.0.fence.into_fence()
+    }
+
+    /// Returns the fence as the backend's own type, for code that is generic over both kinds.
+    pub fn fence_token(&self) -> F {
+        self.0.fence
+    }
+
+    /// Returns the key that is locked.
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// Returns the secret that owns the lock.
+    pub fn lock_id(&self) -> &LockId {
+        &self.0.lock_id
+    }
+
+    /// Returns the length of the present lease.
+    pub fn ttl(&self) -> Ttl {
+        self.0.belief().ttl()
+    }
+
+    /// Returns when the lease ends on the *backend's* clock. For people; [`remaining`](Self::remaining) is for decisions.
+    pub fn expires_at(&self) -> Timestamp {
+        self.0.belief().expires_at()
+    }
+
+    /// Returns how much longer the lock may be believed in; zero once it is lost or released. Reads the clock.
+    pub fn remaining(&self) -> Duration {
+        self.0.remaining()
+    }
+
+    /// Returns how long the lock has been held, by the local clock.
+    pub fn held_for(&self) -> Duration {
+        self.0.held_for()
+    }
+
+    /// Returns whether the lock may still be believed in. Reads the clock.
+    #[doc(alias = "is_lost")]
+    pub fn is_held(&self) -> bool {
+        self.loss().is_none()
+    }
+
+    /// Returns why the lock is not held any more, or `None` while it is. Reads the clock; a reason is final.
+    pub fn loss(&self) -> Option<LossReason> {
+        self.0.loss()
+    }
+
+    /// Returns `Ok` while the lock is held. Call it before each step that must not run twice.
+    ///
+    /// # Errors
+    /// [`LockLost`](ErrorCode::LockLost) at and after the deadline, also if no task ran in between.
+    pub fn check(&self) -> Result<()> {
+        if self.is_held() { Ok(()) } else { Err(self.lost_error()) }
+    }
+
+    /// Resolves when the lock is lost, must be presumed lost, or was released.
+    ///
+    /// While the runtime is polled it resolves at the guard's deadline (as late as a timer is), which lies 1 % of the ttl and at
+    /// least 5 ms *before* the lease ends in the storage, and within a second after the machine slept.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    pub async fn lost(&self) -> LossReason {
+        loop {
+            self.remaining_below(Duration::ZERO).await;
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
+        }
+    }
+
+    /// Resolves when [`remaining`](Self::remaining) has come down to `threshold`, also through loss or release. Follows renewals.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    pub async fn remaining_below(&self, threshold: Duration) {
+        loop {
+            let changed = self.0.changed.notified();
+            let remaining = self.remaining();
+            if remaining <= threshold {
+                return;
+            }
+            tokio::select! {
+                () = sleep(remaining.saturating_sub(threshold).min(LONGEST_NAP)) => {}
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Replaces the lease by now + ttl: it may shorten. It never passes the request's longest hold.
+    ///
+    /// Answers [`Absent`](ExtendOutcome::Absent) without asking the backend once the lock is lost or released. A reply that comes
+    /// after the deadline does not revive the lock.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](ErrorCode::InvalidArgument) for a bad ttl, otherwise what the backend reports; the lock is still held then
+    /// until its deadline.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves it open whether the lease was replaced; the guard believes in the shorter of the two.
+    #[doc(alias = "renew")]
+    pub async fn extend(&self, ttl: impl IntoTtl) -> Result<ExtendOutcome> {
+        self.extend_by(ttl.into_ttl()?).await
+    }
+
+    pub(crate) async fn extend_by(&self, ttl: Ttl) -> Result<ExtendOutcome> {
+        let held = &self.0;
+        let _turn = held.extending.lock().await;
+        if self.loss().is_some() {
+            return Ok(ExtendOutcome::Absent(None));
+        }
+        let sent = held.shared.clock.boot();
+        let Some(ttl) = held.within_the_hold(ttl, sent) else {
+            held.lose(LossReason::MaxHold);
+            return Ok(ExtendOutcome::Absent(None));
+        };
+        // A lease that gets shorter counts from now on: the reply may be lost after the server acted.
+        held.change(|belief| belief.may_shorten(sent, ttl));
+        let outcome = held.ask_to_extend(ttl).await?;
+        match outcome {
+            ExtendOutcome::Absent(_) => held.lose(LossReason::Absent),
+            ExtendOutcome::Extended(extension) => {
+                let renewed = Granted { sent, ttl, expires_at: extension.expires_at, left: None };
+                // Noticed here first, so that a loss in the meantime is told of.
+                if self.loss().is_some() || !held.change(|belief| belief.renew(renewed, held.shared.clock.boot())) {
+                    return Ok(ExtendOutcome::Absent(None));
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    pub(crate) fn lost_error(&self) -> LockError {
+        let reason = self.loss().unwrap_or(LossReason::Released);
+        let held_for = Duration::from_millis(u64::try_from(self.held_for().as_millis()).unwrap_or(u64::MAX));
+        let why = match reason {
+            LossReason::Expired if self.0.renewal.never_ran() => {
+                "its lease ended, and its renewal never ran: the runtime that it was acquired on is blocked or not polled"
+            }
+            reason => reason.describe(),
+        };
+        LockError::new(ErrorCode::LockLost, format!("the lock was lost after {held_for:?}: {why}"))
+            .with_hint("writes that check the fence are safe; others may overlap with the next holder's")
+            .with_key(&self.0.key)
+            .with_lock_id(&self.0.lock_id)
+    }
+}
+
+impl<F: FenceToken> HeldLock<F> {
+    // Every change of a belief is complete when its method returns, so a panic elsewhere leaves it whole.
+    fn belief(&self) -> MutexGuard<'_, Belief> {
+        self.belief.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the belief and wakes who sleeps by it.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Belief) -> T) -> T {
+        let result = change(&mut self.belief());
+        self.changed.notify_waiters();
+        result
+    }
+
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        // Bound to a name first: the arms must not run with the belief locked.
+        let noticed = self.belief().notice(self.shared.clock.boot());
+        match noticed {
+            Noticed::Held => None,
+            Noticed::Over(reason) => Some(reason),
+            Noticed::JustLost(reason) => {
+                self.changed.notify_waiters();
+                self.shared.tell_loss(&self.key, &self.lock_id, reason, self.held_for());
+                Some(reason)
+            }
+        }
+    }
+
+    pub(crate) fn lose(&self, reason: LossReason) {
+        if self.change(|belief| belief.lose(reason)) {
+            self.shared.tell_loss(&self.key, &self.lock_id, reason, self.held_for());
+        }
+    }
+
+    /// Whether there is anything to release. A loss that nobody noticed yet is noticed, so that it is told of.
+    pub(crate) fn begin_release(&self) -> bool {
+        self.loss();
+        self.change(Belief::begin_release)
+    }
+
+    pub(crate) fn end_release(&self) {
+        self.change(Belief::end_release);
+        self.shared.tell_hold(self.held_for());
+    }
+
+    fn remaining(&self) -> Duration {
+        if self.loss().is_some() {
+            return Duration::ZERO;
+        }
+        self.belief().remaining(self.shared.clock.boot())
+    }
+
+    fn held_for(&self) -> Duration {
+        self.shared.clock.boot().since(self.acquired)
+    }
+
+    fn within_the_hold(&self, ttl: Ttl, now: BootTime) -> Option<Ttl> {
+        match self.belief().hold_left(now) {
+            Some(left) if left < ttl.duration() => Ttl::new(left).ok(),
+            _ => Some(ttl),
+        }
+    }
+
+    async fn ask_to_extend(&self, ttl: Ttl) -> Result<ExtendOutcome> {
+        let bound = EXTEND_TIMEOUT.min(ttl.duration() / 3).max(Duration::from_millis(10));
+        let answer = tokio::time::timeout(bound, self.shared.extend(&self.lock_id, ttl)).await;
+        let answer = answer.unwrap_or_else(|_| {
+            Err(LockError::new(ErrorCode::NetworkTimeout, "the renewal was not answered in time").ambiguous())
+        });
+        answer.map_err(|error| error.with_key(&self.key).with_lock_id(&self.lock_id))
+    }
+}
+
+impl<F: FenceToken> fmt::Debug for LockHandle<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("key", &self.0.key)
+            .field("lock_id", &self.0.lock_id)
+            .field("fence", &self.0.fence)
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}
