@@ -11,7 +11,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use syncguard::{Key, Label, Ttl};
 
-use crate::values::{self, OnLost, Wait};
+use crate::values::{self, Background, OnLost, Wait};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -178,8 +178,12 @@ pub(crate) struct Taking {
 const RUN_USAGE: &str = "syncguard run [OPTIONS] KEY [--] COMMAND…";
 
 const RUN_HELP: &str = "\
-Everything after KEY belongs to the command; there is no shell in between. It sees SYNCGUARD_KEY, SYNCGUARD_KEY_HASH,
-SYNCGUARD_FENCE, SYNCGUARD_LOCK_ID_HASH, SYNCGUARD_TTL_MS and SYNCGUARD_BACKEND.
+Everything after KEY belongs to the command; there is no shell in between unless -c is given. It sees SYNCGUARD_KEY,
+SYNCGUARD_KEY_HASH, SYNCGUARD_FENCE, SYNCGUARD_LOCK_ID_HASH, SYNCGUARD_TTL_MS and SYNCGUARD_BACKEND.
+
+The command and everything it starts, daemons too, end before the lock does: when it is lost, when syncguard is killed or
+stopped, and within --kill-after when syncguard gets TERM. What the command leaves running keeps the lock until it ends
+(--background). Processes of another user cannot be stopped; they are named.
 
 Durations need a unit: 500ms, 30s, 10m, 1h30m.
 
@@ -214,13 +218,37 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "WHAT", default_value = "kill", value_parser = values::on_lost)]
     pub(crate) on_lost: OnLost,
 
-    /// Time between TERM and KILL then [default: ttl/3, at most 10s]
+    /// The exit code after a loss
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST, hide_short_help = true)]
+    pub(crate) lost_exit_code: u8,
+
+    /// Time between TERM and KILL, then and when we get TERM [default: ttl/3, at most 10s]
     #[arg(long, value_name = "DUR", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
+
+    /// Stop the command after this long (exit 124)
+    #[arg(long, value_name = "DUR", value_parser = values::duration, allow_hyphen_values = true)]
+    pub(crate) max_runtime: Option<Duration>,
+
+    /// What the command leaves running when it ends: wait for it, kill it, or leave it without the lock
+    #[arg(long, value_name = "WHAT", default_value = "wait", hide_possible_values = true)]
+    pub(crate) background: Background,
+
+    /// Refuse to run where processes could outlive a lost lock (exit 78)
+    #[arg(long, hide_short_help = true)]
+    pub(crate) require_watchdog: bool,
+
+    /// Hold this lock as well: all or none; may be repeated
+    #[arg(long, value_name = "KEY", value_parser = values::KeyParser, allow_hyphen_values = true)]
+    pub(crate) also: Vec<Key>,
 
     /// After a loss or a failure, wait for the lock and start again
     #[arg(long)]
     pub(crate) respawn: bool,
+
+    /// Run this line by `sh -c` instead of COMMAND
+    #[arg(short = 'c', long, value_name = "LINE", allow_hyphen_values = true)]
+    pub(crate) command: Option<OsString>,
 
     /// Give the command the lock's secret as `SYNCGUARD_LOCK_ID`
     #[arg(long)]

@@ -5,6 +5,7 @@
 
 use std::error::Error;
 
+use rustix::process::Signal;
 use syncguard::{ErrorCode, LockError};
 
 /// Ended well.
@@ -25,6 +26,8 @@ pub(crate) const CREDENTIALS: u8 = 77;
 pub(crate) const CONFIG: u8 = 78;
 /// Acquired, then lost; the command was stopped.
 pub(crate) const LOST: u8 = 79;
+/// The command ran longer than `--max-runtime`, as timeout(1) says it.
+pub(crate) const TIMED_OUT: u8 = 124;
 /// The command is not executable.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found.
@@ -58,11 +61,13 @@ pub(crate) struct Failure {
     pub(crate) hint: Option<String>,
     /// Nothing at all is printed: `--skip-if-locked`.
     pub(crate) silent: bool,
+    /// We end by this signal, so that a shell's loop around us ends too.
+    pub(crate) signal: Option<Signal>,
 }
 
 impl Failure {
     pub(crate) fn new(code: u8, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Vec::new(), hint: None, silent: false }
+        Self { code, reason, message: message.into(), details: Vec::new(), hint: None, silent: false, signal: None }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -80,6 +85,12 @@ impl Failure {
 
     pub(crate) fn detail(mut self, line: impl Into<String>) -> Self {
         self.details.push(line.into());
+        self
+    }
+
+    /// Ends by INT if that is what came: whoever typed it means the whole script. Others end with a code, as documented.
+    pub(crate) fn dying_from(mut self, signal: Signal) -> Self {
+        self.signal = Some(signal).filter(|signal| *signal == Signal::INT);
         self
     }
 

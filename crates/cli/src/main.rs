@@ -4,6 +4,11 @@
 //! is lost, and gives the lock back. [`run`] is that story; the other commands are in [`commands`]. Codes are in
 //! [`exit`], words in [`messages`], the choice of a backend in [`config`].
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the command keeps its promise with Linux's child subreapers, pidfds and signalfds; use the library elsewhere"
+);
+
 mod args;
 mod commands;
 mod config;
@@ -13,6 +18,7 @@ mod messages;
 mod output;
 mod run;
 mod signals;
+mod sys;
 mod taking;
 mod values;
 
@@ -28,10 +34,6 @@ use crate::exit::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    // No command for people: neither help nor completions know it, and it starts without reading any definitions.
-    if std::env::args_os().nth(1).is_some_and(|word| word == run::watchdog::COMMAND) {
-        return run::watchdog::guard();
-    }
     let (cli, url_on_command_line) = match parse() {
         Ok(parsed) => parsed,
         Err(error) => return ExitCode::from(usage_error(&error)),
@@ -53,7 +55,10 @@ fn main() -> ExitCode {
         Ok(Ending::Signal(signal)) => signals::die_from(signal),
         Err(failure) => {
             output.failure(&failure);
-            ExitCode::from(failure.code)
+            match failure.signal {
+                Some(signal) => signals::die_from(signal),
+                None => ExitCode::from(failure.code),
+            }
         }
     }
 }
@@ -65,17 +70,31 @@ pub(crate) enum Ending {
     Signal(rustix::process::Signal),
 }
 
+/// What is done inside the runtime.
+enum Task {
+    Run(Box<run::Prepared>),
+    Other(Command),
+}
+
 fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Ending, Failure> {
-    // One thread: the child is started from the main thread, which the kernel ties its death to (PR_SET_PDEATHSIG).
+    let global = &cli.global;
+    let resolve = || config::resolve(global, url_on_command_line, output);
+    let task = match cli.command {
+        // Before the runtime: the watchdog is a fork, and must be one while there is a single thread.
+        Command::Run(args) => Task::Run(Box::new(run::prepare(*args, resolve, output)?)),
+        command => Task::Other(command),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::INTERNAL, "internal", format!("cannot start the runtime: {error}")))?;
-    let global = &cli.global;
-    let resolve = || config::resolve(global, url_on_command_line, output);
     let ending = runtime.block_on(async {
-        match cli.command {
-            Command::Run(args) => run::run(*args, resolve, output).await,
+        let command = match task {
+            Task::Run(prepared) => return run::run(*prepared, output).await,
+            Task::Other(command) => command,
+        };
+        match command {
+            Command::Run(_) => Err(Failure::new(exit::INTERNAL, "internal", "run was not prepared")),
             Command::Acquire(args) => commands::acquire::acquire(args, &resolve()?, output).await.map(Ending::Code),
             Command::Extend(args) => commands::extend::extend(args, resolve, output).await.map(Ending::Code),
             Command::Release(args) => commands::release::release(args, resolve, output).await.map(Ending::Code),

@@ -10,6 +10,7 @@ use syncguard::{HashId, Key, LockInfo, LossReason};
 
 use crate::exit::{self, Failure};
 use crate::output::{escape, human, shell_quote, tenths};
+use crate::run::tree::Process;
 
 /// What was seen of the present holder.
 #[derive(Clone, Debug)]
@@ -107,6 +108,8 @@ pub(crate) enum Cause {
     Unreachable { left: Duration },
     /// `--no-renew`, and the lease runs out.
     NotRenewed { left: Duration },
+    /// We were stopped or starved, and the watchdog acted.
+    Stalled { left: Duration },
     /// Known to be gone.
     Gone(LossReason),
 }
@@ -125,12 +128,14 @@ pub(crate) fn lost(key: &Key, held: Duration, cause: Cause, target: &str, measur
     let why = match cause {
         Cause::Unreachable { left } => format!("backend unreachable, lease ends in {}", tenths(left)),
         Cause::NotRenewed { left } => format!("not renewed (--no-renew), lease ends in {}", tenths(left)),
+        Cause::Stalled { left } if left.is_zero() => "syncguard was stopped until the lease had ended".to_owned(),
+        Cause::Stalled { left } => format!("syncguard was stopped for too long, lease ends in {}", tenths(left)),
         Cause::Gone(LossReason::Absent) => "the backend no longer has it; another owner may hold it now".to_owned(),
         Cause::Gone(LossReason::Expired) => "the lease has ended; another owner may hold it now".to_owned(),
         Cause::Gone(_) => "it was given up; another owner may hold it now".to_owned(),
     };
     let done = match measure {
-        Measure::None => format!("{target} goes on (--on-lost warn)"),
+        Measure::None => format!("{target} go on (--on-lost warn)"),
         Measure::Signalled { signal, kill_in: None } => format!("sent {} to {target}", signal_name(signal)),
         Measure::Signalled { signal, kill_in: Some(after) } => {
             format!("sent {} to {target}; SIGKILL in {}", signal_name(signal), tenths(after))
@@ -140,6 +145,39 @@ pub(crate) fn lost(key: &Key, held: Duration, cause: Cause, target: &str, measur
     Failure::new(exit::LOST, "lost", message)
         .detail(done)
         .detail(format!("fence {fence} is now stale; writes that check it are safe, others may overlap"))
+}
+
+/// Renewals fail, and what will come of it.
+pub(crate) fn renewal_is_late(key: &Key, left: Duration, stop_in: Option<Duration>) -> String {
+    let stop = stop_in.map_or(String::new(), |stop| format!("; the command will be stopped in {}", tenths(stop)));
+    format!("the lock {} cannot be renewed at present: its lease ends in {}{stop}", escape(key.as_str()), tenths(left))
+}
+
+/// Somebody killed the watchdog.
+pub(crate) fn watchdog_died(survivors: &[Process]) -> Failure {
+    let what = "the watchdog was killed: the command was stopped, because nobody could have stopped it in time";
+    let what = if survivors.is_empty() { what } else { "the watchdog was killed" };
+    survivors
+        .iter()
+        .fold(Failure::new(exit::INTERNAL, "watchdog", what), |failure, process| failure.detail(survivor(process)))
+}
+
+/// What could not be stopped, and what that means for the lock.
+pub(crate) fn still_running(survivors: &[Process], lease: Duration) -> Failure {
+    let what =
+        format!("not everything could be stopped; the lock is not given back, its lease ends in {}", human(lease));
+    let failure = Failure::new(exit::LOST, "still-running", what)
+        .hint("stop them as their own user, or as root, before the work is started elsewhere");
+    survivors.iter().fold(failure, |failure, process| failure.detail(survivor(process)))
+}
+
+/// Somebody who could not be ended.
+pub(crate) fn survivor(process: &Process) -> String {
+    format!(
+        "process {} ({}) could not be stopped by this user and is still running",
+        process.pid,
+        escape(&process.name)
+    )
 }
 
 /// The name of a signal as people write it.
@@ -217,12 +255,13 @@ mod tests {
         let measure = Measure::Signalled { signal: Signal::TERM, kill_in: Some(ten) };
 
         let cause = Cause::Unreachable { left: ten };
-        let failure = lost(&key, Duration::from_secs(250), cause, "process group 41877", measure, "000000000000042");
+        let failure =
+            lost(&key, Duration::from_secs(250), cause, "process 41877 and all it started", measure, "000000000000042");
 
         assert_eq!(
             text(&failure),
             "error: LOST the lock deploy:prod after 4m 10s: backend unreachable, lease ends in 10.0s\n  \
-               sent SIGTERM to process group 41877; SIGKILL in 10.0s\n  \
+               sent SIGTERM to process 41877 and all it started; SIGKILL in 10.0s\n  \
                fence 000000000000042 is now stale; writes that check it are safe, others may overlap"
         );
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -91,10 +92,64 @@ impl Output {
         self.stderr(&render(failure));
     }
 
+    /// As [`failure`](Self::failure), unless that would mean to wait for a reader: while a lock is held there is no time for it.
+    pub(crate) fn failure_if_heard(self, failure: &Failure) {
+        if is_read_within(Duration::ZERO) {
+            self.failure(failure);
+        }
+    }
+
+    /// As [`warn`](Self::warn), unless that would mean to wait for a reader.
+    pub(crate) fn warn_if_heard(self, message: &str) {
+        if is_read_within(Duration::ZERO) {
+            self.warn(message, None);
+        }
+    }
+
+    /// As [`note`](Self::note), unless that would mean to wait for a reader.
+    pub(crate) fn note_if_heard(self, text: &str) {
+        if is_read_within(Duration::ZERO) {
+            self.note(text);
+        }
+    }
+
+    /// Says that a command is started again; a crash loop must not be silent for machines either.
+    pub(crate) fn respawn(self, how: &str, delay: Duration) {
+        let delay = delay.as_secs();
+        if self.json {
+            self.stderr(&with_schema(&RespawnEvent { event: "respawn", ended: how, delay_ms: delay * 1000 }));
+        } else {
+            self.note_if_heard(&format!("the command ended with {how}; starting it again in {delay} s"));
+        }
+    }
+
     pub(crate) fn stderr(self, text: &str) {
+        if !is_read_within(PATIENCE) {
+            return;
+        }
         let mut stderr = AutoStream::new(std::io::stderr(), self.color);
         let _ = writeln!(stderr, "{text}");
     }
+}
+
+/// How long a reader who reads nothing may hold us up where nothing is at stake.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether stderr takes a line now or soon: a full pipe or a stopped terminal does not.
+fn is_read_within(limit: Duration) -> bool {
+    let seconds = i64::try_from(limit.as_secs()).unwrap_or(i64::MAX);
+    let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    let stderr = std::io::stderr();
+    poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&limit)).is_ok_and(|ready| ready > 0)
+}
+
+/// A command that is started again, for machines.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RespawnEvent<'a> {
+    event: &'static str,
+    ended: &'a str,
+    delay_ms: u64,
 }
 
 /// A warning for machines.

@@ -24,6 +24,7 @@ use crate::signals::Signals;
 use crate::values::Wait;
 
 /// What is wanted.
+#[derive(Clone)]
 pub(crate) struct Wanted {
     pub(crate) key: Key,
     pub(crate) ttl: Ttl,
@@ -37,8 +38,6 @@ pub(crate) struct Wanted {
 pub(crate) struct Taken {
     pub(crate) guard: Guard,
     pub(crate) waited: Duration,
-    /// About when it was got.
-    pub(crate) since: BootTime,
 }
 
 /// How long an undone attempt may hold up the exit.
@@ -107,7 +106,7 @@ pub(crate) async fn take(
 
 fn interrupted(signal: Signal) -> Failure {
     let message = format!("interrupted by {} before the lock was acquired", messages::signal_name(signal));
-    Failure::new(from_signal(signal.as_raw()), "interrupted", message)
+    Failure::new(from_signal(signal.as_raw()), "interrupted", message).dying_from(signal)
 }
 
 async fn attempt(
@@ -119,7 +118,7 @@ async fn attempt(
 ) -> Result<Taken, Failure> {
     let no_wait = wanted.wait == Wait::AtMost(Duration::ZERO);
     match request(locker, wanted, cancel).try_acquire().await {
-        Ok(Some(guard)) => return Ok(Taken { guard, waited: Duration::ZERO, since: SystemClock.boot() }),
+        Ok(Some(guard)) => return Ok(Taken { guard, waited: Duration::ZERO }),
         Ok(None) if no_wait => {
             let holder = look(locker, &wanted.key, None).await;
             return Err(messages::locked(&wanted.key, holder.as_ref(), None, wanted.asking));
@@ -137,7 +136,7 @@ async fn attempt(
     };
     let elapsed = SystemClock.boot().since(started);
     match acquired {
-        Ok(guard) => Ok(Taken { guard, waited: elapsed, since: SystemClock.boot() }),
+        Ok(guard) => Ok(Taken { guard, waited: elapsed }),
         Err(error) if error.code() == ErrorCode::AcquisitionTimeout => {
             let before = holder.borrow().clone();
             let holder = look(locker, &wanted.key, before.as_ref()).await.or(before);
@@ -223,7 +222,7 @@ struct WaitingEvent {
 
 fn say_waiting(key: &Key, seen: Option<&Holder>, waited: Duration, output: Output) {
     if !output.json {
-        output.note(&messages::waiting(key, seen, waited));
+        output.note_if_heard(&messages::waiting(key, seen, waited));
     } else if output.stdout_is_the_childs {
         let holder = seen.map(|seen| seen.info.clone());
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);

@@ -5,10 +5,11 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use rustix::process::Signal;
-use syncguard::{Key, Label, LockError, Ttl};
+use syncguard::{BootTime, Clock, Key, Label, LockError, SystemClock, Ttl};
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,27 @@ pub(crate) enum Wait {
     AtMost(Duration),
     /// Without limit.
     Forever,
+}
+
+impl Wait {
+    /// What is left of it.
+    pub(crate) fn less(self, since: BootTime) -> Self {
+        match self {
+            Self::AtMost(limit) => Self::AtMost(limit.saturating_sub(SystemClock.boot().since(since))),
+            Self::Forever => Self::Forever,
+        }
+    }
+}
+
+/// What becomes of processes that the command leaves running when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Background {
+    /// The lock lasts until they have ended.
+    Wait,
+    /// They are stopped as after a loss.
+    Kill,
+    /// They go on without the lock.
+    Leave,
 }
 
 /// What becomes of the command when its lock is lost.
@@ -115,19 +137,30 @@ impl TypedValueParser for KeyParser {
     }
 }
 
-/// Splits what follows `run`'s flags into the key and the command.
-pub(crate) fn key_and_command(words: &[OsString]) -> Result<(Key, &[OsString]), String> {
+/// Splits what follows `run`'s flags into the key and the command; a line for the shell may come as a flag, too.
+pub(crate) fn key_and_command(words: &[OsString], line: Option<&OsStr>) -> Result<(Key, Vec<OsString>), String> {
     let (first, rest) = words.split_first().ok_or("KEY is missing")?;
     let key = key(first).map_err(|reason| format!("invalid KEY: {reason}"))?;
+    let shell = |line: &OsStr| vec!["sh".into(), "-c".into(), line.to_owned()];
+    if let Some(line) = line {
+        let is_alone = rest.is_empty();
+        return if is_alone {
+            Ok((key, shell(line)))
+        } else {
+            Err("COMMAND is given twice: by -c and after KEY".to_owned())
+        };
+    }
     match rest.split_first() {
-        Some((word, command)) if word == "--" && !command.is_empty() => Ok((key, command)),
+        Some((word, command)) if word == "--" && !command.is_empty() => Ok((key, command.to_vec())),
         Some((word, _)) if word == "--" => Err("COMMAND is missing after `--`".to_owned()),
         None => Err("COMMAND is missing".to_owned()),
+        // As flock(1) is used: `flock FILE -c LINE`.
+        Some((word, [line])) if word == "-c" => Ok((key, shell(line))),
         Some((word, _)) if word.as_encoded_bytes().starts_with(b"-") => Err(format!(
             "`{}` stands after KEY, where the command begins; put flags before KEY",
             crate::output::escape(&word.to_string_lossy())
         )),
-        Some(_) => Ok((key, rest)),
+        Some(_) => Ok((key, rest.to_vec())),
     }
 }
 
@@ -157,20 +190,28 @@ mod tests {
     #[test]
     fn everything_after_the_key_is_the_commands() {
         let given = words(&["k", "--", "sh", "-c", "x", "--", "-n"]);
-        let (key, command) = key_and_command(&given).unwrap();
+        let (key, command) = key_and_command(&given, None).unwrap();
         assert_eq!(key.as_str(), "k");
-        assert_eq!(command, &words(&["sh", "-c", "x", "--", "-n"])[..]);
+        assert_eq!(command, words(&["sh", "-c", "x", "--", "-n"]));
 
         let given = words(&["k", "sh", "--ttl", "5s"]);
-        assert_eq!(key_and_command(&given).unwrap().1.len(), 3);
+        assert_eq!(key_and_command(&given, None).unwrap().1.len(), 3);
+    }
+
+    #[test]
+    fn a_line_for_the_shell_may_stand_on_either_side_of_the_key() {
+        let shell = words(&["sh", "-c", "a | b"]);
+        assert_eq!(key_and_command(&words(&["k", "-c", "a | b"]), None).unwrap().1, shell);
+        assert_eq!(key_and_command(&words(&["k"]), Some(OsStr::new("a | b"))).unwrap().1, shell);
+        assert!(key_and_command(&words(&["k", "true"]), Some(OsStr::new("a"))).unwrap_err().contains("twice"));
     }
 
     #[test]
     fn a_flag_after_the_key_is_a_mistake_and_not_a_command() {
         let given = words(&["k", "--ttl", "5s", "--", "sh"]);
-        assert!(key_and_command(&given).unwrap_err().contains("put flags before KEY"));
+        assert!(key_and_command(&given, None).unwrap_err().contains("put flags before KEY"));
         for missing in [&["k"][..], &["k", "--"][..]] {
-            assert!(key_and_command(&words(missing)).unwrap_err().contains("COMMAND is missing"));
+            assert!(key_and_command(&words(missing), None).unwrap_err().contains("COMMAND is missing"));
         }
     }
 

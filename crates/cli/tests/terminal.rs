@@ -1,31 +1,25 @@
 //! What is different on a terminal?
 //!
-//! `script` gives the command one. The child then shares our process group, because the terminal's keys go to the foreground group, and
+//! The child then shares our process group, because the terminal's keys go to the foreground group, and
 //! a wait is shown by a spinner.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
-use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use rustix::process::{Pid, Signal};
-use support::{Lab, finish, is_alive, read_when_there, until};
+use support::pty::{self, OnTerminal};
+use support::{Lab, is_alive, read_when_there, until};
 
-/// Runs a shell line on a terminal of its own; what is written to its stdin is typed.
-fn on_a_terminal(lab: &Lab, line: &str) -> Child {
-    Command::new("script")
-        .args(["-qefc", line, "/dev/null"])
-        .env("SYNCGUARD_URL", lab.url())
-        .env("TERM", "xterm")
-        .env("SHELL", "/bin/sh")
-        .env_remove("NO_COLOR")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("script(1) of util-linux gives tests a terminal: apt-get install bsdutils")
+/// Runs a shell line on a terminal of its own.
+fn on_a_terminal(lab: &Lab, line: &str) -> OnTerminal {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).env_clear();
+    command.envs([("PATH", std::env::var("PATH").unwrap()), ("USER", "ci".to_owned()), ("TERM", "xterm".to_owned())]);
+    command.env("HOME", lab.dir.path()).env("SYNCGUARD_URL", lab.url());
+    pty::spawn(&mut command)
 }
 
 fn own() -> &'static str {
@@ -56,17 +50,31 @@ fn the_child_shares_the_terminals_group_and_hears_its_key_once() {
     let (pid, group) = ready.trim().split_once(' ').unwrap();
     assert_ne!(pid, group, "it does not lead a group of its own");
 
-    terminal.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
+    terminal.type_in(b"\x03");
     let ints = lab.path("ints");
     read_when_there(&ints);
     // Were it forwarded too, the second one would arrive within this time.
     std::thread::sleep(std::time::Duration::from_millis(300));
     std::fs::write(lab.path("end"), "").unwrap();
-    let said = finish(terminal);
+    let said = terminal.finish();
 
     assert_eq!(std::fs::read_to_string(&ints).unwrap(), "INT\n");
     assert_eq!(said.code, Some(6), "{said:?}");
     assert!(!lab.is_locked("k"));
+}
+
+#[test]
+fn an_int_from_elsewhere_reaches_the_child_on_a_terminal() {
+    let lab = Lab::new();
+    let terminal = on_a_terminal(&lab, &counting(&lab));
+    let ready = read_when_there(&lab.path("ready"));
+    let (_, group) = ready.trim().split_once(' ').unwrap();
+
+    rustix::process::kill_process(parse(group), Signal::INT).unwrap();
+    read_when_there(&lab.path("ints"));
+
+    std::fs::write(lab.path("end"), "").unwrap();
+    assert_eq!(terminal.finish().code, Some(6));
 }
 
 #[test]
@@ -80,12 +88,12 @@ fn a_term_to_us_reaches_the_child_on_a_terminal_too() {
     rustix::process::kill_process(run, Signal::TERM).unwrap();
     until("the child is gone", || !is_alive(child));
 
-    finish(terminal);
+    terminal.finish();
     assert!(!lab.is_locked("k"));
 }
 
 #[test]
-fn the_kernel_kills_the_child_of_a_killed_run_where_no_watchdog_is() {
+fn the_child_of_a_killed_run_ends_on_a_terminal_too() {
     let lab = Lab::new();
     let terminal = on_a_terminal(&lab, &counting(&lab));
     let ready = read_when_there(&lab.path("ready"));
@@ -95,7 +103,7 @@ fn the_kernel_kills_the_child_of_a_killed_run_where_no_watchdog_is() {
     rustix::process::kill_process(run, Signal::KILL).unwrap();
     until("the child is gone", || !is_alive(child));
 
-    finish(terminal);
+    terminal.finish();
 }
 
 #[test]
@@ -104,7 +112,7 @@ fn a_wait_is_shown_by_a_spinner_that_leaves_nothing_behind() {
     let holder = lab.hold(&["--label", "ci@runner-7"], "deploy:prod");
     let terminal = on_a_terminal(&lab, &format!("exec {} run -w 2s deploy:prod -- true", own()));
 
-    let said = finish(terminal);
+    let said = terminal.finish();
 
     assert_eq!(said.code, Some(75), "{said:?}");
     assert!(said.stdout.contains("waiting for deploy:prod: held by ci@runner-7 (fence 000000000000001)"), "{said:?}");
@@ -120,7 +128,7 @@ fn no_color_and_the_flag_are_obeyed() {
     lab.say(["acquire", "k"]);
     for line in [format!("NO_COLOR=1 {} run -n k -- true", own()), format!("{} run --color never -n k -- true", own())]
     {
-        let said = finish(on_a_terminal(&lab, &line));
+        let said = on_a_terminal(&lab, &line).finish();
         assert!(said.stdout.contains("error: k is locked"), "{said:?}");
         assert!(!said.stdout.contains('\x1b'), "{said:?}");
     }

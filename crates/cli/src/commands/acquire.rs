@@ -44,7 +44,7 @@ pub(crate) async fn acquire(args: AcquireArgs, backend: &Backend, output: Output
 }
 
 async fn take(args: AcquireArgs, backend: &Backend, output: Output) -> Result<(), Failure> {
-    let mut signals = Signals::install(false).map_err(|error| {
+    let mut signals = Signals::install().map_err(|error| {
         Failure::new(exit::INTERNAL, "internal", format!("cannot install signal handlers: {error}"))
     })?;
     let taking = args.taking;
@@ -59,10 +59,11 @@ async fn take(args: AcquireArgs, backend: &Backend, output: Output) -> Result<()
         asking: Asking::Acquire,
     };
     let taken = taking::take(&locker, &wanted, &mut signals, output).await?;
-    if let Some(signal) = signals.pending_stop().await {
+    if let Some(signal) = signals.pending_stop() {
         // Whoever interrupted us will not read the handle: a lock that nobody can release would stay for its lease.
         let _ = taken.guard.release().await;
-        return Err(Failure::new(exit::from_signal(signal.as_raw()), "interrupted", "interrupted"));
+        let code = exit::from_signal(signal.as_raw());
+        return Err(Failure::new(code, "interrupted", "interrupted").dying_from(signal));
     }
     hand_over(taken, &wanted, args.format, output)
 }

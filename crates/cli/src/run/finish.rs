@@ -1,14 +1,17 @@
-//! What becomes of the lock when the command has ended?
+//! What becomes of the locks when the command has ended?
 //!
-//! It is given back, or kept for the rest of `--hold-at-least`. Either may fail; that is a warning and never the
-//! command's exit code.
+//! They are given back, or kept for the rest of `--hold-at-least`. Either may fail; that is a warning and never the
+//! command's exit code. While something is left that could not be stopped they are not given back: the lease keeps others out as long as
+//! it lasts.
 
 use std::time::Duration;
 
 use syncguard::{BootTime, Clock, ErrorCode, ExtendOutcome, Guard, Locker, ReleaseOutcome, SystemClock};
 
-use super::Job;
+use super::job::Job;
+use super::locks::Locks;
 use super::report::Outcome;
+use crate::messages;
 use crate::output::Output;
 
 /// A release that hangs must not keep the command's result from its caller.
@@ -17,20 +20,34 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(crate) async fn finish(
     job: &Job,
     locker: &Locker,
-    guard: Guard,
+    locks: Locks,
     since: BootTime,
     outcome: &Outcome,
     output: Output,
 ) {
+    if !outcome.survivors.is_empty() {
+        let left = locks.remaining();
+        for guard in locks.into_all() {
+            guard.leak();
+        }
+        output.failure(&messages::still_running(&outcome.survivors, left));
+        return;
+    }
     if outcome.lost {
         // The message is out already, and the backend may be gone: try, shortly and quietly.
-        let _ = tokio::time::timeout(Duration::from_millis(500), guard.release()).await;
+        for guard in locks.all() {
+            let _ = tokio::time::timeout(Duration::from_millis(500), guard.release()).await;
+        }
         return;
     }
     let rest = job.hold_at_least.map(|least| least.saturating_sub(SystemClock.boot().since(since)));
     match rest.filter(|rest| *rest >= Duration::from_millis(1)) {
-        Some(rest) => hold(locker, guard, rest, output).await,
-        None => release(&guard, output).await,
+        Some(rest) => {
+            for guard in locks.into_all() {
+                hold(locker, guard, rest, output).await;
+            }
+        }
+        None => release_all(&locks, output).await,
     }
 }
 
@@ -49,7 +66,14 @@ async fn hold(locker: &Locker, guard: Guard, rest: Duration, output: Output) {
     }
 }
 
-pub(crate) async fn release(guard: &Guard, output: Output) {
+/// Gives all locks back, the last one first.
+pub(crate) async fn release_all(locks: &Locks, output: Output) {
+    for guard in locks.all().iter().rev() {
+        release(guard, output).await;
+    }
+}
+
+async fn release(guard: &Guard, output: Output) {
     match tokio::time::timeout(LIMIT, guard.release()).await {
         Ok(Ok(ReleaseOutcome::Released)) => output.detail("released"),
         Ok(Ok(ReleaseOutcome::Absent(_))) => {

@@ -1,164 +1,138 @@
 //! How does a command run while a lock is held?
 //!
-//! Take the lock ([`crate::taking`]), start the child ([`child`]), watch both until one ends ([`supervise`]), stop the child if
-//! the lock is lost, then give the lock back. What the child is told is in [`environment`], what is left behind for machines in
-//! [`report`], and [`watchdog`] stops the child when we cannot.
+//! [`prepare`] checks what was asked for and forks the [`watchdog`] while nothing else exists yet. [`run`] takes the lock
+//! ([`crate::taking`]), has the watchdog start the work ([`work`]), watches both until one ends ([`supervise`]), has the work stopped if
+//! the lock is lost, then gives the lock back. What the work is told is in [`environment`], what is left behind for machines in
+//! [`report`], and which processes belong to it in [`tree`].
 
-mod child;
 pub(crate) mod environment;
 mod finish;
+mod job;
+mod locks;
+pub(crate) mod orphans;
+mod protocol;
 mod report;
 mod supervise;
-pub(crate) mod watchdog;
+pub(crate) mod tree;
+mod watchdog;
+mod work;
 
-use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use syncguard::{Key, LockBackend, Locker, RedactedUrl};
+use syncguard::{BootTime, Clock, LockBackend, Locker, SystemClock};
 
 use crate::Ending;
 use crate::args::RunArgs;
 use crate::config::Backend;
 use crate::exit::{self, Failure};
-use crate::messages::Asking;
 use crate::output::Output;
-use crate::run::environment::Held;
+use crate::run::job::Job;
+use crate::run::locks::Locks;
 use crate::run::report::{Outcome, Report};
 use crate::run::supervise::Watched;
-use crate::run::watchdog::Watchdog;
-use crate::signals::Signals;
+use crate::run::watchdog::Plan;
+use crate::run::work::{Forked, Work};
+use crate::signals::{Blocked, Signals};
 use crate::taking::{self, Taken, Wanted};
-use crate::values::{self, OnLost, Wait};
 
-/// The longest a child has between TERM and KILL unless asked otherwise.
-const KILL_AFTER_AT_MOST: Duration = Duration::from_secs(10);
 /// How soon a command that failed is started again, at first and at most.
 const RESPAWN_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// A command that ran this long was healthy: its next failure is a first one.
+const HEALTHY: Duration = Duration::from_secs(60);
 
-/// Everything about this run that stays the same from one child to the next.
-pub(crate) struct Job {
-    wanted: Wanted,
-    command: Vec<OsString>,
-    held: Held,
-    backend_name: String,
-    own_group: bool,
-    hold_at_least: Option<Duration>,
-    on_lost: OnLost,
-    kill_after: Duration,
-    pass_lock_id: bool,
-    respawn: bool,
-    conflict: Conflict,
+/// A run that is ready to start: arguments checked, signals blocked, watchdog forked.
+pub(crate) struct Prepared {
+    job: Job,
+    backend: Backend,
+    report: Report,
+    blocked: Blocked,
+    forked: Forked,
 }
 
-/// How "not acquired" ends.
-#[derive(Clone, Copy)]
-pub(crate) struct Conflict {
-    code: u8,
-    silent: bool,
-}
-
-pub(crate) async fn run(
+/// Prepares a run. The caller is the only thread: the watchdog is a fork of it.
+pub(crate) fn prepare(
     args: RunArgs,
     resolve: impl FnOnce() -> Result<Backend, Failure>,
     output: Output,
-) -> Result<Ending, Failure> {
-    let (key, command) = values::key_and_command(&args.key_and_command)
-        .map_err(|reason| Failure::usage(reason).hint("syncguard run [OPTIONS] KEY [--] COMMAND…"))?;
-    let command = command.to_vec();
-    let kill_after = kill_after(&args)?;
+) -> Result<Prepared, Failure> {
+    let (report, require_watchdog) = (args.report.clone(), args.require_watchdog);
+    let job = job::job(args)?;
     let backend = resolve()?;
-    let held = Held::inherited().with(&RedactedUrl::new(&backend.url).to_string(), &key)?;
-    let mut report = Report::create(args.report.as_deref(), &key)?;
+    let report = Report::create(report.as_deref(), &job.wanted.key)?;
     // Before anything is acquired: from here on no signal ends us with a lock in our hands.
-    let own_group = !std::io::stdin().is_terminal();
-    let mut signals = Signals::install(own_group).map_err(|error| {
-        Failure::new(exit::INTERNAL, "internal", format!("cannot install signal handlers: {error}"))
-    })?;
-    let job = job(args, key, command, held, own_group, kill_after);
-    let result = work(job, &backend, &mut signals, &mut report, output).await;
-    let result = result.map_err(|(failure, conflict)| soften(failure, conflict));
+    let more: &[Signal] = if job.own_group { &[Signal::CHILD, Signal::TSTP] } else { &[Signal::CHILD] };
+    let blocked = Blocked::new(more).map_err(|error| internal("cannot block signals", &error))?;
+    let plan = Plan {
+        command: job.command.clone(),
+        group: (!job.own_group).then(rustix::process::getpgrp),
+        mask: blocked.original,
+        kill_after: job.kill_after,
+        output,
+    };
+    let forked = work::fork(plan).map_err(|error| internal("cannot start the watchdog", &error))?;
+    if let Some(shortcoming) = work::shortcoming() {
+        admit(shortcoming, require_watchdog, output)?;
+    }
+    Ok(Prepared { job, backend, report, blocked, forked })
+}
+
+fn internal(what: &str, error: &std::io::Error) -> Failure {
+    Failure::new(exit::INTERNAL, "internal", format!("{what}: {error}"))
+}
+
+/// Says before the start that the promise cannot be kept whole.
+fn admit(shortcoming: &str, refuse: bool, output: Output) -> Result<(), Failure> {
+    let what = format!("what the command starts may outlive a lost lock: {shortcoming}");
+    if refuse {
+        return Err(Failure::config(format!("{what}, and --require-watchdog is given")));
+    }
+    output.warn(&what, Some("--require-watchdog refuses to run then"));
+    Ok(())
+}
+
+pub(crate) async fn run(prepared: Prepared, output: Output) -> Result<Ending, Failure> {
+    let Prepared { job, backend, mut report, blocked, forked } = prepared;
+    let conflict = job.conflict;
+    let mut signals = Signals::read(&blocked).map_err(|error| internal("cannot read signals", &error))?;
+    let mut work = Work::new(forked).map_err(|error| internal("cannot hear the watchdog", &error))?;
+    let result = keep_going(job, &backend, &mut work, &mut signals, &mut report, output).await;
+    let result = result.map_err(|failure| conflict.soften(failure));
     report.end(&result);
     report.write(output);
     result
 }
 
-fn kill_after(args: &RunArgs) -> Result<Duration, Failure> {
-    let ttl = args.taking.ttl.duration();
-    match args.kill_after {
-        None => Ok(KILL_AFTER_AT_MOST.min(ttl / 3)),
-        // Renewal runs at a third of the lease: with more than half of it for the end, a single late renewal would stop the command.
-        Some(given) if given > ttl / 2 => Err(Failure::usage("--kill-after is longer than half of the lease")
-            .hint(format!("give it at most {}, or a longer --ttl", humantime::format_duration(ttl / 2)))),
-        Some(given) => Ok(given),
-    }
-}
-
-fn job(args: RunArgs, key: Key, command: Vec<OsString>, held: Held, own_group: bool, kill_after: Duration) -> Job {
-    let taking = args.taking;
-    let no_wait = taking.no_wait || args.skip_if_locked;
-    let wanted = Wanted {
-        key,
-        ttl: taking.ttl,
-        label: taking.label.unwrap_or_else(crate::commands::default_label),
-        keep_alive: !args.no_renew,
-        wait: if no_wait { Wait::AtMost(Duration::ZERO) } else { taking.wait },
-        asking: Asking::Run,
-    };
-    let code = if args.skip_if_locked { exit::OK } else { taking.conflict_exit_code };
-    Job {
-        wanted,
-        command,
-        held,
-        backend_name: String::new(),
-        own_group,
-        hold_at_least: args.hold_at_least,
-        on_lost: args.on_lost,
-        kill_after,
-        pass_lock_id: args.pass_lock_id,
-        respawn: args.respawn,
-        conflict: Conflict { code, silent: args.skip_if_locked },
-    }
-}
-
-fn soften(mut failure: Failure, conflict: Conflict) -> Failure {
-    if failure.reason == "locked" {
-        failure.code = conflict.code;
-        failure.silent = conflict.silent;
-    }
-    failure
-}
-
-async fn work(
+/// Runs the command, and with `--respawn` again and again.
+async fn keep_going(
     mut job: Job,
     backend: &Backend,
+    work: &mut Work,
     signals: &mut Signals,
     report: &mut Report,
     output: Output,
-) -> Result<Ending, (Failure, Conflict)> {
-    let conflict = job.conflict;
-    let opened =
-        taking::open(backend, job.wanted.wait, signals, output).await.map_err(|failure| (failure, conflict))?;
+) -> Result<Ending, Failure> {
+    let opened = taking::open(backend, job.wanted.wait, signals, output).await?;
     job.backend_name = opened.capabilities().backend.into_owned();
     let locker = Locker::new(opened);
+    job.refuse_own(backend, &locker).await?;
     let mut delay = RESPAWN_DELAY.0;
     loop {
-        let outcome = once(&job, &locker, signals, report, output).await.map_err(|failure| (failure, conflict))?;
-        report.outcome(outcome);
-        let again = job.respawn && !outcome.was_asked_to_stop && !outcome.is_success();
+        let begun = SystemClock.boot();
+        let outcome = once(&job, &locker, work, signals, report, output).await?;
+        report.outcome(&outcome);
+        let again = job.respawn && outcome.may_start_again();
         if !again {
-            return Ok(outcome.ending());
+            return Ok(outcome.ending(job.lost_code));
         }
         if outcome.lost {
             delay = RESPAWN_DELAY.0;
             continue;
         }
-        output.note(&format!(
-            "the command ended with {}; starting it again in {} s",
-            outcome.describe(),
-            delay.as_secs()
-        ));
+        if SystemClock.boot().since(begun) >= HEALTHY {
+            delay = RESPAWN_DELAY.0;
+        }
+        output.respawn(&outcome.describe(), delay);
         tokio::select! {
             biased;
             signal = signals.next_stopping() => return Ok(Ending::Code(exit::from_signal(signal.as_raw()))),
@@ -168,38 +142,64 @@ async fn work(
     }
 }
 
-/// One child under one lock.
+/// One command under its locks.
 async fn once(
     job: &Job,
     locker: &Locker,
+    work: &mut Work,
     signals: &mut Signals,
     report: &mut Report,
     output: Output,
 ) -> Result<Outcome, Failure> {
-    let Taken { guard, waited, since } = taking::take(locker, &job.wanted, signals, output).await?;
-    report.acquired(&guard, &job.backend_name, waited);
-    output.detail(&format!("acquired with fence {}", guard.fence()));
-    if let Some(signal) = signals.pending_stop().await {
-        finish::release(&guard, output).await;
+    let (locks, waited, since) = take_all(job, locker, signals, output).await?;
+    report.acquired(locks.main(), &job.backend_name, waited);
+    output.detail(&format!("acquired with fence {}", locks.main().fence()));
+    if let Some(signal) = signals.pending_stop() {
+        finish::release_all(&locks, output).await;
         return Err(stopped_before_start(signal));
     }
-    let watchdog = Watchdog::start(job, &guard, output);
-    let mut child = match child::start(job, &guard, watchdog.introduction()) {
-        Ok(child) => child,
+    let watched = Watched { job, locks: &locks, since, output };
+    let outcome = match supervise::supervise(&watched, work, signals).await {
+        Ok(outcome) => outcome,
         Err(failure) => {
-            watchdog.dismiss();
-            finish::release(&guard, output).await;
+            finish::release_all(&locks, output).await;
             return Err(failure);
         }
     };
-    let watched = Watched { job, lock: &guard, since, output };
-    let outcome = supervise::supervise(&watched, &mut child, watchdog, signals).await?;
     report.held(since);
-    finish::finish(job, locker, guard, since, &outcome, output).await;
-    Ok(outcome)
+    finish::finish(job, locker, locks, since, &outcome, output).await;
+    if outcome.watchdog_died { Err(crate::messages::watchdog_died(&outcome.survivors)) } else { Ok(outcome) }
+}
+
+/// Takes all keys in their order, which is the same in every process, or none.
+async fn take_all(
+    job: &Job,
+    locker: &Locker,
+    signals: &mut Signals,
+    output: Output,
+) -> Result<(Locks, Duration, BootTime), Failure> {
+    let started = SystemClock.boot();
+    let (mut guards, mut main, mut time) = (Vec::new(), 0, Duration::ZERO);
+    for key in job.keys() {
+        if *key == job.wanted.key {
+            main = guards.len();
+        }
+        let wanted = Wanted { key: key.clone(), wait: job.wanted.wait.less(started), ..job.wanted.clone() };
+        match taking::take(locker, &wanted, signals, output).await {
+            Ok(Taken { guard, waited }) => {
+                time += waited;
+                guards.push(guard);
+            }
+            Err(failure) => {
+                finish::release_all(&Locks::new(guards, 0), output).await;
+                return Err(failure);
+            }
+        }
+    }
+    Ok((Locks::new(guards, main), time, SystemClock.boot()))
 }
 
 fn stopped_before_start(signal: Signal) -> Failure {
     let message = format!("stopped by {} before the command was started", crate::messages::signal_name(signal));
-    Failure::new(exit::from_signal(signal.as_raw()), "interrupted", message)
+    Failure::new(exit::from_signal(signal.as_raw()), "interrupted", message).dying_from(signal)
 }

@@ -12,27 +12,37 @@ use rustix::process::Signal;
 use serde::Serialize;
 use syncguard::{BootTime, Clock, Fence, Guard, HashId, Key, SystemClock};
 
+use super::tree::Process;
 use crate::Ending;
 use crate::exit::{self, Failure};
 use crate::output::{Output, escape};
 
 /// How one child ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "four independent facts")]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
-    /// The lock was lost and the command was stopped for it.
+    /// The lock was lost while the command ran.
     pub(crate) lost: bool,
+    /// It ran longer than `--max-runtime` and was stopped.
+    pub(crate) timed_out: bool,
     /// We were told to stop, and passed it on.
     pub(crate) was_asked_to_stop: bool,
+    /// The watchdog was killed, and the command was stopped because nobody watched it any more.
+    pub(crate) watchdog_died: bool,
+    /// What could not be stopped.
+    pub(crate) survivors: Vec<Process>,
 }
 
 impl Outcome {
-    pub(crate) fn is_success(self) -> bool {
-        self.code == Some(0) && !self.lost
+    /// Whether `--respawn` may start the command again.
+    pub(crate) fn may_start_again(&self) -> bool {
+        let is_success = self.code == Some(0) && !self.lost;
+        !self.was_asked_to_stop && !is_success && !self.timed_out && self.survivors.is_empty()
     }
 
-    pub(crate) fn describe(self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match (self.code, self.signal) {
             (Some(code), _) => format!("code {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
@@ -41,9 +51,12 @@ impl Outcome {
     }
 
     /// What our own caller gets to see.
-    pub(crate) fn ending(self) -> Ending {
+    pub(crate) fn ending(&self, lost_code: u8) -> Ending {
         if self.lost {
-            return Ending::Code(exit::LOST);
+            return Ending::Code(lost_code);
+        }
+        if self.timed_out {
+            return Ending::Code(exit::TIMED_OUT);
         }
         match (self.code, self.signal) {
             (Some(code), _) => Ending::Code(u8::try_from(code).unwrap_or(u8::MAX)),
@@ -80,6 +93,12 @@ struct Content {
     held_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
+    /// The command's own code where ours says something else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    child_exit_code: Option<i32>,
+    /// The processes that could not be stopped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    still_running: Vec<i32>,
     /// How often a command was started; more than once with `--respawn`.
     starts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,6 +130,8 @@ impl Report {
             waited_ms: None,
             held_ms: None,
             signal: None,
+            child_exit_code: None,
+            still_running: Vec::new(),
             starts: 0,
             message: None,
         };
@@ -129,9 +150,16 @@ impl Report {
         self.content.starts = self.content.starts.saturating_add(1);
     }
 
-    pub(crate) fn outcome(&mut self, outcome: Outcome) {
+    pub(crate) fn outcome(&mut self, outcome: &Outcome) {
         self.content.signal = outcome.signal;
-        self.content.outcome = if outcome.lost { "lost" } else { "completed" };
+        self.content.still_running = outcome.survivors.iter().map(|process| process.pid).collect();
+        let is_ours = outcome.lost || outcome.timed_out;
+        self.content.child_exit_code = outcome.code.filter(|_| is_ours);
+        self.content.outcome = match outcome {
+            Outcome { lost: true, .. } => "lost",
+            Outcome { timed_out: true, .. } => "timeout",
+            _ => "completed",
+        };
     }
 
     pub(crate) fn end(&mut self, result: &Result<Ending, Failure>) {

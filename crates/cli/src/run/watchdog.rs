@@ -1,238 +1,345 @@
-//! Who stops the child when we cannot?
+//! Who ends the work when the command cannot?
 //!
-//! If `run` is killed, the kernel kills the child (`PR_SET_PDEATHSIG`) but not what the child started. If `run` is *stopped*
-//! (SIGSTOP, a frozen cgroup), nobody renews and nobody kills: the child would run on past its lease. So `run` starts a
-//! second process of itself that holds the other end of a pipe and knows the end of the lease. It kills the process group when the
-//! pipe closes without a farewell, and when the lease ends without news. It needs no backend and holds no secret.
+//! A second process, forked from the command before it has threads or a backend. It is the parent of the work and a child
+//! subreaper, so that every descendant comes home to it. It knows when the lease ends and ends the work before that unless it hears
+//! of a renewal, also when the command was killed (the socket closes) or stopped. If it is killed itself, the command, a
+//! subreaper above it, inherits the work and ends it ([`super::work`]).
 //!
-//! It is there before the child, and the child tells it its group before it becomes the command: there is no moment in
-//! which the command runs unguarded.
+//! It needs no backend and keeps no secret; it blocks every signal, leads a group of its own, and never waits for anybody.
 
-use std::io::{Read, Write};
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal};
-use syncguard::{BootTime, Clock, Guard, SystemClock};
-use tokio::time::MissedTickBehavior;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use syncguard::{BootTime, Clock, SystemClock};
 
-use super::Job;
-use crate::exit;
+use super::environment;
+use super::protocol::{self, Event, Order};
+use super::tree::{self, Killing, Process};
+use crate::exit::{self, Failure};
+use crate::messages;
 use crate::output::Output;
-use crate::values::OnLost;
+use crate::sys::{self, Mask};
 
-/// The hidden command.
-pub(crate) const COMMAND: &str = "__watchdog";
+/// How often those that were killed are looked for again.
+const ROUND: Duration = Duration::from_millis(10);
 
-/// One message through the pipe. Records have one size and are written whole, so they cannot mix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
-    /// The child leads this process group.
-    Group(i64),
-    /// The lease ends then: milliseconds on the boot clock.
-    End(i64),
-    /// The child has ended: exit without harm.
-    Farewell,
+/// What is known before the fork and never changes.
+pub(crate) struct Plan {
+    pub(crate) command: Vec<OsString>,
+    /// The group that the work joins; `None` for one of its own.
+    pub(crate) group: Option<Pid>,
+    /// The signal mask that the work starts with: the one that we were given.
+    pub(crate) mask: Mask,
+    pub(crate) kill_after: Duration,
+    pub(crate) output: Output,
 }
 
-const RECORD: usize = 9;
-
-impl News {
-    fn encode(self) -> [u8; RECORD] {
-        let (tag, value) = match self {
-            Self::Group(pid) => (b'g', pid),
-            Self::End(millis) => (b'e', millis),
-            Self::Farewell => (b'f', 0),
-        };
-        let mut record = [tag; RECORD];
-        record[1..].copy_from_slice(&value.to_le_bytes());
-        record
-    }
-
-    fn decode(record: [u8; RECORD]) -> Option<Self> {
-        let [tag, value @ ..] = record;
-        let value = i64::from_le_bytes(value);
-        match tag {
-            b'g' => Some(Self::Group(value)),
-            b'e' => Some(Self::End(value)),
-            b'f' => Some(Self::Farewell),
-            _ => None,
-        }
-    }
+/// What is kept of the lease beyond the KILL: a busy machine takes its time to carry out a signal.
+pub(crate) fn margin(kill_after: Duration) -> Duration {
+    (kill_after / 5).min(Duration::from_millis(200))
 }
 
-/// Our end of it.
-pub(crate) struct Watchdog {
-    running: Option<(Child, ChildStdin)>,
-    feeding: tokio::time::Interval,
+/// The life of the second process.
+pub(crate) fn guard(socket: OwnedFd, plan: Plan) -> ! {
+    let code = match Guarding::new(socket, plan) {
+        Ok(mut guarding) => guarding.stand(),
+        Err(_) => exit::INTERNAL,
+    };
+    std::process::exit(i32::from(code))
 }
 
-impl Watchdog {
-    /// Starts it where it can help: the child will lead a group, and a loss means that it must stop.
-    pub(crate) fn start(job: &Job, lock: &Guard, output: Output) -> Self {
-        let every = (lock.ttl().duration() / 6).clamp(Duration::from_millis(50), Duration::from_secs(5));
-        let mut feeding = tokio::time::interval(every);
-        feeding.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut watchdog = Self { running: None, feeding };
-        if job.own_group && job.on_lost == OnLost::Kill {
-            match spawn() {
-                Ok(running) => watchdog.running = Some(running),
-                Err(error) => output.detail(&format!("no watchdog: {error}")),
-            }
-            watchdog.feed(lock);
-        }
-        watchdog
-    }
-
-    pub(crate) fn is_running(&self) -> bool {
-        self.running.is_some()
-    }
-
-    /// A way for the child to introduce itself.
-    pub(crate) fn introduction(&self) -> Option<Introduction> {
-        use std::os::fd::AsFd;
-        let (_, pipe) = self.running.as_ref()?;
-        pipe.as_fd().try_clone_to_owned().ok().map(Introduction)
-    }
-
-    /// Resolves when it wants to be fed.
-    pub(crate) async fn tick(&mut self) {
-        self.feeding.tick().await;
-    }
-
-    /// Tells it how long the lease lasts now.
-    pub(crate) fn feed(&mut self, lock: &Guard) {
-        self.kill_in(lock.remaining());
-    }
-
-    /// Tells it when to kill unless it hears more.
-    pub(crate) fn kill_in(&mut self, left: Duration) {
-        let end = (SystemClock.boot() + left).since_start().as_millis();
-        self.say(News::End(i64::try_from(end).unwrap_or(i64::MAX)));
-    }
-
-    /// Sends it home: the child has ended.
-    pub(crate) fn dismiss(mut self) {
-        self.say(News::Farewell);
-        if let Some((mut process, pipe)) = self.running.take() {
-            drop(pipe);
-            let _ = process.wait();
-        }
-    }
-
-    fn say(&mut self, news: News) {
-        let Some((_, pipe)) = &mut self.running else { return };
-        if pipe.write_all(&news.encode()).is_err() {
-            self.running = None;
-        }
-    }
+struct Guarding {
+    socket: OwnedFd,
+    timer: OwnedFd,
+    children: OwnedFd,
+    plan: Plan,
+    /// The process that was started, until it has ended.
+    child: Option<Pid>,
+    /// The group that it leads, if it leads one; for machines where processes cannot be listed.
+    group: Option<Pid>,
+    /// Whether anything of the work may be left.
+    is_working: bool,
+    lease_ends: Option<BootTime>,
+    /// When the work, told to stop, is killed.
+    kill_at: Option<BootTime>,
+    killing: Option<Killing>,
+    command_is_gone: bool,
 }
 
-/// The child's end of the pipe between fork and exec; exec closes it.
-pub(crate) struct Introduction(OwnedFd);
-
-impl Introduction {
-    /// Tells the watchdog the caller's process group. Allocates nothing and takes no lock: it runs after a fork.
-    pub(crate) fn of_this_process(&self) -> std::io::Result<()> {
-        let pid = i64::from(rustix::process::getpid().as_raw_nonzero().get());
-        rustix::io::write(&self.0, &News::Group(pid).encode())?;
-        Ok(())
+impl Guarding {
+    fn new(socket: OwnedFd, plan: Plan) -> std::io::Result<Self> {
+        // The mask first: from here on only KILL and STOP can touch us.
+        Mask::full().block()?;
+        // Whatever is sent to the command's group, we outlive it.
+        let _ = rustix::process::setpgid(None, None);
+        // `pkill syncguard` shall not find both of us at once.
+        let _ = rustix::thread::set_name(c"lock-watchdog");
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        let timer =
+            rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let children = Mask::of([Signal::CHILD]).file()?;
+        Ok(Self {
+            socket,
+            timer,
+            children,
+            plan,
+            child: None,
+            group: None,
+            is_working: false,
+            lease_ends: None,
+            kill_at: None,
+            killing: None,
+            command_is_gone: false,
+        })
     }
-}
 
-fn spawn() -> std::io::Result<(Child, ChildStdin)> {
-    use std::os::unix::process::CommandExt;
-    // The link leads to this very program even if its file was replaced meanwhile.
-    let linux = std::path::Path::new("/proc/self/exe");
-    let program = if linux.exists() { linux.to_owned() } else { std::env::current_exe()? };
-    let mut process = Command::new(program)
-        .arg0("syncguard")
-        .arg(COMMAND)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        // Whatever is sent to our group, the watchdog outlives it.
-        .process_group(0)
-        .spawn()?;
-    let pipe = process.stdin.take().ok_or_else(|| std::io::Error::other("no pipe"))?;
-    Ok((process, pipe))
-}
-
-/// The second process: waits for news, and kills the group when there are none.
-pub(crate) fn guard() -> ExitCode {
-    let mut heard = Heard::default();
-    if !heard.listen() {
-        // 0 and 1 would mean our own group and everybody.
-        let group = heard.group.filter(|group| *group > 1).and_then(Pid::from_raw);
-        if let Some(group) = group {
-            let _ = rustix::process::kill_process_group(group, Signal::KILL);
-        }
-    }
-    ExitCode::from(exit::OK)
-}
-
-/// What the second process knows.
-#[derive(Default)]
-struct Heard {
-    group: Option<i32>,
-    end: Option<BootTime>,
-}
-
-impl Heard {
-    /// Listens until all is over, and says whether it went well.
-    fn listen(&mut self) -> bool {
-        let mut text = Vec::new();
+    /// Watches until the command needs us no longer.
+    fn stand(&mut self) -> u8 {
         loop {
-            if self.group.is_some() && self.end.is_some_and(|end| SystemClock.boot() >= end) {
-                return false;
+            self.hear();
+            self.reap();
+            self.act();
+            if self.command_is_gone && !self.is_working {
+                return exit::OK;
             }
-            if !self.is_readable() {
-                continue;
-            }
-            let mut bytes = [0; 256];
-            match std::io::stdin().read(&mut bytes) {
-                Ok(0) | Err(_) => return false,
-                Ok(length) => text.extend_from_slice(&bytes[..length]),
-            }
-            while let Some(record) = text.first_chunk::<RECORD>().copied() {
-                text.drain(..RECORD);
-                match News::decode(record) {
-                    Some(News::Farewell) => return true,
-                    Some(News::Group(pid)) => self.group = i32::try_from(pid).ok(),
-                    Some(News::End(millis)) => {
-                        let millis = u64::try_from(millis).unwrap_or(0);
-                        self.end = Some(BootTime::from_start(Duration::from_millis(millis)));
+            self.sleep();
+        }
+    }
+
+    fn tell(&self, event: &Event) {
+        let _ = protocol::send(&self.socket, event);
+    }
+
+    fn hear(&mut self) {
+        while !self.command_is_gone {
+            match protocol::receive(&self.socket) {
+                Ok(Some(order)) => self.obey(order),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => return,
+                Ok(None) | Err(_) => {
+                    self.command_is_gone = true;
+                    if self.is_working {
+                        self.end_by(now() + self.plan.kill_after);
                     }
-                    None => {}
                 }
             }
         }
     }
 
-    /// Waits for news, for the lease's end, and never for long: the timer does not count a suspend, the boot clock does.
-    fn is_readable(&self) -> bool {
-        let left = self.end.map_or(Duration::from_secs(1), |end| end.since(SystemClock.boot()));
-        // A moment is added, or the last sleep would end just before the end and be followed by a burst of empty ones.
-        let wait = left.min(Duration::from_secs(1)) + Duration::from_millis(1);
-        let seconds = i64::try_from(wait.as_secs()).unwrap_or(1);
-        let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(wait.subsec_nanos()) };
-        let stdin = std::io::stdin();
-        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-        poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Start { lease_ends, variables } => self.start(lease_ends.map(moment), variables),
+            Order::Renewed { lease_ends } => self.lease_ends = Some(moment(lease_ends)),
+            Order::Signal(number) => {
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    self.pass_on(signal);
+                }
+            }
+            Order::End { kill_at } if self.is_working => self.end_by(moment(kill_at)),
+            Order::End { .. } => {}
+        }
+    }
+
+    /// The last moment for a KILL.
+    fn latest(&self) -> Option<BootTime> {
+        self.lease_ends.map(|end| end - margin(self.plan.kill_after))
+    }
+
+    fn start(&mut self, lease_ends: Option<BootTime>, variables: Vec<(String, String)>) {
+        self.lease_ends = lease_ends;
+        self.kill_at = None;
+        self.killing = None;
+        if self.latest().is_some_and(|latest| latest <= now()) {
+            return self.tell(&Event::Failed { errno: Errno::TIMEDOUT.raw_os_error() });
+        }
+        match self.spawn(variables) {
+            Ok(pid) => {
+                self.child = Some(pid);
+                self.group = self.plan.group.is_none().then_some(pid);
+                self.is_working = true;
+                self.tell(&Event::Started { pid: pid.as_raw_nonzero().get() });
+            }
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
+                self.tell(&Event::Failed { errno });
+            }
+        }
+    }
+
+    fn spawn(&self, variables: Vec<(String, String)>) -> std::io::Result<Pid> {
+        let (program, arguments) = self.plan.command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command.args(arguments).env_remove(environment::NOT_INHERITED).envs(variables);
+        command.process_group(self.plan.group.map_or(0, |group| group.as_raw_nonzero().get()));
+        let (mask, parent) = (self.plan.mask, rustix::process::getpid());
+        let prepare = move || {
+            // The third line of defence, if both of us are killed at once: the process itself dies, though not what it started.
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            if rustix::process::getppid() != Some(parent) {
+                return Err(std::io::Error::from(std::io::ErrorKind::NotConnected));
+            }
+            mask.restore().map(|_| ())
+        };
+        #[allow(unsafe_code, reason = "only pre_exec runs between fork and exec")]
+        // SAFETY: the closure makes three system calls, allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(prepare);
+        }
+        let child = command.spawn()?;
+        i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(std::io::ErrorKind::InvalidData.into())
+    }
+
+    /// Passes a signal on: to the work's group, or to all of the work where it shares a group with strangers.
+    fn pass_on(&self, signal: Signal) {
+        match self.group {
+            Some(group) => {
+                let _ = rustix::process::kill_process_group(group, signal);
+            }
+            None => self.signal_all(signal),
+        }
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        if tree::can_be_listed() {
+            tree::signal_below_us(signal, &[]);
+        } else if let Some(group) = self.group {
+            let _ = rustix::process::kill_process_group(group, signal);
+        } else if let Some(child) = self.child {
+            let _ = rustix::process::kill_process(child, signal);
+        }
+    }
+
+    /// Tells everything to stop, and kills it then or before the lease ends, whichever is first.
+    fn end_by(&mut self, kill_at: BootTime) {
+        let kill_at = self.latest().map_or(kill_at, |latest| kill_at.min(latest));
+        let is_first = self.kill_at.is_none();
+        let kill_at = self.kill_at.map_or(kill_at, |before| before.min(kill_at));
+        self.kill_at = Some(kill_at);
+        if is_first && kill_at > now() {
+            self.signal_all(Signal::TERM);
+            // A stopped process sees TERM only when it goes on.
+            self.signal_all(Signal::CONT);
+        }
+    }
+
+    /// Collects everybody who has ended, ours and orphans alike.
+    fn reap(&mut self) {
+        while sys::read_signal(&self.children).is_ok() {}
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if Some(pid) == self.child => {
+                    self.child = None;
+                    self.tell(&exited(status));
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return,
+                Err(_) => {
+                    // No child is left, so no descendant is: each of them has one of our children above it.
+                    if self.is_working {
+                        self.finish();
+                        self.tell(&Event::Empty);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        self.is_working = false;
+        self.child = None;
+        self.group = None;
+        self.kill_at = None;
+        self.killing = None;
+        if self.command_is_gone {
+            self.say_what_was_done(&[]);
+        }
+    }
+
+    /// Does what the clock asks for.
+    fn act(&mut self) {
+        if !self.is_working {
+            return;
+        }
+        if self.kill_at.is_none() && self.last_call().is_some_and(|moment| moment <= now()) {
+            self.tell(&Event::Overdue);
+            // `end_by` cuts it to what is left of the lease.
+            self.end_by(now() + self.plan.kill_after);
+        }
+        if self.kill_at.is_some_and(|moment| moment <= now()) {
+            self.kill();
+        }
+    }
+
+    /// When we stop waiting for the command: it should have acted a whole `--kill-after` before the end.
+    fn last_call(&self) -> Option<BootTime> {
+        self.latest().map(|latest| latest - self.plan.kill_after / 2)
+    }
+
+    fn kill(&mut self) {
+        if !tree::can_be_listed() {
+            self.signal_all(Signal::KILL);
+        }
+        let killing = self.killing.get_or_insert_with(Killing::new);
+        if let Some(survivors) = killing.round(&[]) {
+            if self.command_is_gone {
+                self.say_what_was_done(&survivors);
+            }
+            self.tell(&Event::Survivors(survivors));
+            self.is_working = false;
+            self.child = None;
+        }
+    }
+
+    /// The command is dead, so nobody else will say it.
+    fn say_what_was_done(&self, survivors: &[Process]) {
+        let failure = Failure::new(exit::LOST, "lost", "syncguard was killed, and its lock ends with the lease");
+        let failure = if survivors.is_empty() {
+            failure.detail("the command and everything it started were stopped before that")
+        } else {
+            survivors.iter().fold(failure, |failure, process| failure.detail(messages::survivor(process)))
+        };
+        self.plan.output.failure_if_heard(&failure);
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&self) {
+        let next = match self.kill_at {
+            _ if !self.is_working => None,
+            Some(kill_at) if self.killing.is_none() => Some(kill_at),
+            Some(_) => Some(now() + ROUND),
+            None => self.last_call(),
+        };
+        // Zero would switch the timer off.
+        let value = next.map_or(Duration::ZERO, |next| next.since_start().max(Duration::from_nanos(1)));
+        let value = Timespec {
+            tv_sec: i64::try_from(value.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(value.subsec_nanos()),
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        let _ = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once);
+        let mut files = vec![PollFd::new(&self.timer, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
+        if !self.command_is_gone {
+            files.push(PollFd::new(&self.socket, PollFlags::IN));
+        }
+        let _ = poll(&mut files, None);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn exited(status: WaitStatus) -> Event {
+    Event::Exited { code: status.exit_status(), signal: status.terminating_signal() }
+}
 
-    #[test]
-    fn news_survive_the_pipe() {
-        for news in [News::Group(41_877), News::End(i64::MAX), News::Farewell] {
-            assert_eq!(News::decode(news.encode()), Some(news));
-        }
-        assert_eq!(News::decode([b'x'; RECORD]), None);
-    }
+fn now() -> BootTime {
+    SystemClock.boot()
+}
+
+fn moment(millis: u64) -> BootTime {
+    BootTime::from_start(Duration::from_millis(millis))
 }

@@ -5,6 +5,9 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod pty;
+pub(crate) mod witness;
+
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -119,11 +122,11 @@ pub(crate) fn finish(process: Child) -> Said {
     }
 }
 
-/// Waits for something, for half a minute at most.
+/// Waits for something, for a minute at most.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = SystemClock.boot();
     while !holds() {
-        assert!(SystemClock.boot().since(start) < Duration::from_secs(30), "did not happen: {what}");
+        assert!(SystemClock.boot().since(start) < Duration::from_secs(60), "did not happen: {what}");
         std::thread::sleep(Duration::from_millis(3));
     }
 }

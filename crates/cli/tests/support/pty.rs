@@ -1,0 +1,77 @@
+//! How does a test give the command a terminal?
+//!
+//! A pseudo-terminal of its own, controlling, with the command as the leader of its session. A thread reads what appears on it,
+//! as a terminal does: nobody who writes to it has to wait.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::thread::JoinHandle;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::OpenptFlags;
+
+use super::Said;
+
+/// A command on a terminal.
+pub(crate) struct OnTerminal {
+    pub(crate) process: Child,
+    keyboard: File,
+    screen: JoinHandle<Vec<u8>>,
+}
+
+/// Starts a command on a terminal of its own.
+pub(crate) fn spawn(command: &mut Command) -> OnTerminal {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::grantpt(&ours).unwrap();
+    rustix::pty::unlockpt(&ours).unwrap();
+    let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
+    let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    for stream in [Command::stdin, Command::stdout, Command::stderr] {
+        stream(command, theirs.try_clone().unwrap());
+    }
+    let lead = || {
+        rustix::process::setsid()?;
+        rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+        Ok(())
+    };
+    #[allow(unsafe_code, reason = "only pre_exec runs between fork and exec")]
+    // SAFETY: the closure makes two system calls, allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(lead);
+    }
+    let process = command.spawn().unwrap();
+    // The command keeps copies of the terminal's other end, which would keep its screen from ever ending.
+    for stream in [Command::stdin, Command::stdout, Command::stderr] {
+        stream(command, std::process::Stdio::null());
+    }
+    let keyboard = File::from(ours);
+    let mut screen = keyboard.try_clone().unwrap();
+    let screen = std::thread::spawn(move || {
+        let (mut shown, mut bytes) = (Vec::new(), [0; 4096]);
+        // Ends with an error when the last process has closed the terminal.
+        while let Ok(length @ 1..) = screen.read(&mut bytes) {
+            shown.extend_from_slice(&bytes[..length]);
+        }
+        shown
+    });
+    OnTerminal { process, keyboard, screen }
+}
+
+impl OnTerminal {
+    /// Presses keys.
+    pub(crate) fn type_in(&mut self, keys: &[u8]) {
+        self.keyboard.write_all(keys).unwrap();
+    }
+
+    /// Waits for the end; all that was shown is in `stdout`.
+    pub(crate) fn finish(mut self) -> Said {
+        use std::os::unix::process::ExitStatusExt;
+        let status = self.process.wait().unwrap();
+        let shown = self.screen.join().unwrap();
+        let stdout = String::from_utf8_lossy(&shown).into_owned();
+        Said { code: status.code(), signal: status.signal(), stdout, stderr: String::new() }
+    }
+}
