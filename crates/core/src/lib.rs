@@ -44,8 +44,8 @@
 //!
 //! * the words, each validated once and carrying its proof: [`Key`], [`LockId`], [`Fence`], [`Ttl`],
 //!   [`Timestamp`], [`HashId`], [`LockError`], and [`storage_key`] for backends;
-//! * the contract of a backend: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`wake`], [`health`], and for their
-//!   URLs [`options`];
+//! * the contract of a backend: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`wake`], [`listener`],
+//!   [`health`], and for their URLs [`options`];
 //! * the client: [`Locker`], [`LockRequest`], [`Guard`], [`LockHandle`], [`retry`], [`multi`], [`election`];
 //! * beside all of them: [`telemetry`] and [`MemoryBackend`].
 //!
@@ -66,6 +66,7 @@ pub mod health;
 mod heartbeat;
 mod info;
 mod key;
+pub mod listener;
 mod lock_id;
 mod locker;
 mod memory;

@@ -97,6 +97,8 @@ struct Setting {
 struct Connection {
     client: TcpStream,
     server: TcpStream,
+    /// A black hole for good, whatever is set for the others.
+    silent: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +163,14 @@ impl FaultProxy {
     /// Cuts the first connection that has carried `bytes` bytes of replies from now on; then everything passes again.
     pub fn cut_once(&self, bytes: u64) {
         self.change(Fault::CutAfter(bytes), true);
+    }
+
+    /// Makes the connections that exist black holes for good, as by a network that forgot them; new ones pass.
+    pub fn silence_existing(&self) {
+        let connections = self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        for connection in connections.iter().filter_map(Weak::upgrade) {
+            connection.silent.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Sends new connections to another port.
@@ -271,7 +281,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         return;
     };
     drop((client.set_nonblocking(false), client.set_nodelay(true), server.set_nodelay(true)));
-    let connection = Arc::new(Connection { client, server });
+    let connection = Arc::new(Connection { client, server, silent: AtomicBool::new(false) });
     let mut connections = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
     connections.retain(|old| old.strong_count() > 0);
     connections.push(Arc::downgrade(&connection));
@@ -325,8 +335,14 @@ impl<'a> Pump<'a> {
         }
     }
 
-    fn step(&mut self) -> Goes {
+    fn setting(&self) -> Setting {
         let setting = self.shared.setting();
+        let silent = self.connection.silent.load(Ordering::Relaxed);
+        if silent { Setting { fault: Fault::BlackHole, once: false, ..setting } } else { setting }
+    }
+
+    fn step(&mut self) -> Goes {
+        let setting = self.setting();
         if setting.generation != self.generation {
             (self.generation, self.passed, self.stall_counted) = (setting.generation, 0, false);
             self.lost.clear();
@@ -376,7 +392,7 @@ impl<'a> Pump<'a> {
             Ok(0) => self.source_ended = true,
             // The fault of this moment: the one from before the wait may be over, and a test that sets a fault and then sends
             // must see these very bytes meet it.
-            Ok(count) => return self.take(&buffer[..count], self.shared.setting()),
+            Ok(count) => return self.take(&buffer[..count], self.setting()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // A reset by one side reaches the other.
             Err(_) => {

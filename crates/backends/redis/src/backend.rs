@@ -14,7 +14,7 @@ use syncguard_core::{
 
 use crate::builder::RedisBuilder;
 use crate::health;
-use crate::listener::Listener;
+use crate::listener::{Channels, Listener};
 use crate::operations::{Operations, purge};
 use crate::own_locks::OwnLocks;
 use crate::router::Router;
@@ -102,7 +102,7 @@ impl RedisBackend {
             fence_floor: options.fence_floor,
             cleanup_in_is_locked: options.cleanup_in_is_locked,
             own_locks: OwnLocks::default(),
-            listener: listens.then(|| Listener::new(router.clone())),
+            listener: listens.then(|| Listener::new(Channels(router.clone()))),
             publish: AtomicBool::new(options.wake),
             router,
         })))
@@ -150,7 +150,7 @@ impl LockBackend for RedisBackend {
 
     async fn subscribe(&self, key: &Key) -> WakeHint {
         let (Some(listener), Ok(name)) = (&self.0.listener, self.0.names.lock(key)) else { return WakeHint::never() };
-        listener.wake(&name).await
+        listener.subscribe(&name).await
     }
 
     async fn health(&self) -> HealthReport {

@@ -21,7 +21,6 @@ mod pool;
 mod reply;
 mod router;
 mod script;
-mod spread;
 mod tls;
 mod url;
 

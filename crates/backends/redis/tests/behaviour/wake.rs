@@ -8,7 +8,8 @@ use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::{Fault, FaultProxy, RedisOptions as Server, RedisServer, redis_cluster_url, redis_url};
 use tokio::time::timeout;
 
-const SOON: Duration = Duration::from_secs(10);
+/// Far more than anything here takes, on a machine that has other things to do.
+const SOON: Duration = Duration::from_mins(1);
 
 async fn two_clients(url: &str) -> (RedisBackend, RedisBackend) {
     let options = RedisBuilder::from_url(url).unwrap().prefix(fresh_prefix());
@@ -114,6 +115,46 @@ async fn a_restarted_server_is_listened_to_again() {
     };
     holder.release(&held.id).await.unwrap();
     timeout(SOON, hint.woken()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_waiter_whose_subscription_is_confirmed_late_is_woken() {
+    let server = RedisServer::start(Server::new());
+    let proxy = FaultProxy::start(server.port());
+    let holder = RedisBackend::connect(&server.url()).await.unwrap();
+    let waiter = RedisBackend::connect(&proxy.url(&server.url())).await.unwrap();
+    // The listening connection is there before the network stalls.
+    let _warm = waiter.subscribe(&key("warm")).await;
+    assert_eq!(subscriptions(&server), 1);
+    let held = take(&holder, &key("k")).await;
+
+    proxy.set(Fault::Stall);
+    let hint = waiter.subscribe(&key("k")).await;
+    assert!(hint.is_live());
+    holder.release(&held.id).await.unwrap();
+    assert_eq!(subscriptions(&server), 1, "the release was heard, so this test proves nothing");
+    proxy.set(Fault::Pass);
+
+    timeout(SOON, hint.woken()).await.expect("the release before the confirmation is not missed");
+}
+
+#[tokio::test]
+async fn a_silent_listening_connection_is_replaced_and_everybody_is_woken_once() {
+    let server = RedisServer::start(Server::new());
+    let proxy = FaultProxy::start(server.port());
+    let holder = RedisBackend::connect(&server.url()).await.unwrap();
+    let waiter = RedisBackend::connect(&proxy.url(&server.url())).await.unwrap();
+    let held = take(&holder, &key("k")).await;
+    let hint = waiter.subscribe(&key("k")).await;
+
+    proxy.silence_existing();
+    holder.release(&held.id).await.unwrap();
+
+    // Nobody told the waiter; the silence itself is noticed.
+    timeout(SOON, hint.woken()).await.expect("the silence is noticed");
+    let held = take(&holder, &key("k")).await;
+    holder.release(&held.id).await.unwrap();
+    timeout(SOON, hint.woken()).await.expect("releases are heard again");
 }
 
 #[tokio::test]
