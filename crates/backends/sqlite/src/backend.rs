@@ -151,8 +151,7 @@ impl LockBackend for SqliteBackend {
         };
         let liveness = self.pool.read(look).await.map_err(|error| error.with_key(key))?;
         if self.cleanup_in_is_locked && liveness == Some(Liveness::LongDead) {
-            // Tidying is a favour: its failure is not the answer.
-            let _ = self.write(Operation::PurgeKey { name }).await;
+            self.pool.clean_up_later(name, &self.clock);
         }
         Ok(liveness == Some(Liveness::Live))
     }

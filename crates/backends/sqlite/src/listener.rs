@@ -34,11 +34,18 @@ impl Listener {
         Self { known: std::iter::repeat_with(AtomicU64::default).take(SLOTS).collect(), watch: Mutex::default() }
     }
 
-    /// Tells other processes that this name was freed.
-    pub(crate) fn publish(&self, file: &File, name: &str) {
+    /// Tells other processes that this name was freed. To be called in the writer's turn, so that nobody else writes a stamp
+    /// between the look at the slot and the write to it.
+    pub(crate) fn publish(&self, file: &File, hub: &WakeHub, name: &str) {
         let slot = slot_of(name);
         let stamp = u64::try_from(SystemClock.boot().since_start().as_nanos()).unwrap_or(u64::MAX);
-        self.known[slot].store(stamp, Ordering::Release);
+        let mut present = [0; size_of::<u64>()];
+        let present = file.read_exact_at(&mut present, offset_of(slot)).map_or(0, |()| u64::from_le_bytes(present));
+        // Another key of this slot was freed elsewhere, and our own watch has not read that stamp yet: it never will, once
+        // ours is written over it.
+        if self.known[slot].swap(stamp, Ordering::AcqRel) != present {
+            wake_slots(hub, &[slot]);
+        }
         // A hint that cannot be given makes waiters slower, never wrong.
         let _ = file.write_all_at(&stamp.to_le_bytes(), offset_of(slot));
     }
@@ -86,6 +93,15 @@ impl Listener {
     }
 }
 
+/// Wakes the waiters of all names in these slots.
+fn wake_slots(hub: &WakeHub, slots: &[usize]) {
+    for topic in hub.waited_for() {
+        if slots.contains(&slot_of(&topic)) {
+            hub.wake(&topic);
+        }
+    }
+}
+
 /// The slot of a name: FNV-1a, the same in every process and build.
 fn slot_of(name: &str) -> usize {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
@@ -107,7 +123,7 @@ mod watch {
     use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
     use rustix::io::Errno;
 
-    use super::{Arc, File, Listener, Path, WakeHub, slot_of};
+    use super::{Arc, File, Listener, Path, WakeHub, wake_slots};
     use crate::file::Identity;
 
     /// The thread that watches the stamps, as seen by others.
@@ -176,12 +192,7 @@ mod watch {
         }
 
         fn wake_waiters(&self) {
-            let changed = self.listener.catch_up(&self.file);
-            for topic in self.hub.waited_for() {
-                if changed.contains(&slot_of(&topic)) {
-                    self.hub.wake(&topic);
-                }
-            }
+            wake_slots(&self.hub, &self.listener.catch_up(&self.file));
         }
 
         /// Ends when nobody waits: a process that waited once must not wake up at every release for ever.
@@ -229,5 +240,52 @@ mod watch {
         }
 
         pub(super) fn stop(self) {}
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Two names that share a slot.
+    fn neighbours() -> (String, String) {
+        let first = "key:0".to_owned();
+        let second = (1..100_000).map(|number| format!("key:{number}")).find(|name| slot_of(name) == slot_of(&first));
+        (first, second.unwrap())
+    }
+
+    async fn is_woken(hint: &WakeHint) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), hint.woken()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_does_not_hide_the_release_of_a_neighbour_in_its_slot() {
+        let file = tempfile::tempfile().unwrap();
+        let (ours, theirs) = (Listener::new(), Listener::new());
+        let (hub, elsewhere) = (WakeHub::default(), WakeHub::default());
+        let (waited_for, freed_here) = neighbours();
+        let hint = hub.subscribe(&waited_for);
+
+        // Freed in another process; before our watch has read the stamp, we free another key of the same slot.
+        theirs.publish(&file, &elsewhere, &waited_for);
+        ours.publish(&file, &hub, &freed_here);
+
+        assert!(is_woken(&hint).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_wakes_no_waiter_of_its_slot_that_missed_nothing() {
+        let file = tempfile::tempfile().unwrap();
+        let (listener, hub) = (Listener::new(), WakeHub::default());
+        let (waited_for, freed_here) = neighbours();
+        let hint = hub.subscribe(&waited_for);
+
+        listener.publish(&file, &hub, &freed_here);
+        listener.publish(&file, &hub, &freed_here);
+
+        assert!(!is_woken(&hint).await);
+        assert_eq!(listener.catch_up(&file), [0_usize; 0], "our own stamps are no news");
     }
 }

@@ -4,6 +4,9 @@
 //! by the one liveness predicate, and checks everything that can be wrong *before* its first write: a
 //! [`Failure::Own`] leaves the transaction to the other operations in it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rusqlite::{Connection, OptionalExtension, params};
 use syncguard_core::time::{CLEANUP_GUARD_MS, free_in, is_live};
 use syncguard_core::{
@@ -28,10 +31,19 @@ pub(crate) const PURGE_AT_ONCE: u64 = 2_000;
 #[derive(Debug)]
 pub(crate) enum Operation {
     Acquire(Acquire),
-    Release { lock_id: LockId },
-    Extend { lock_id: LockId, ttl: Ttl },
+    Release {
+        lock_id: LockId,
+    },
+    Extend {
+        lock_id: LockId,
+        ttl: Ttl,
+    },
     Purge,
-    PurgeKey { name: String },
+    /// Asked for by a look, which does not wait for it.
+    PurgeKey {
+        name: String,
+        _cleaning: Cleaning,
+    },
 }
 
 /// One attempt to acquire, with the names under which it is stored.
@@ -53,6 +65,23 @@ pub(crate) enum Answer {
     Released(ReleaseOutcome, Option<String>),
     Extended(ExtendOutcome),
     Purged(u64),
+}
+
+/// A removal on its way: while it exists, no look starts another one.
+#[derive(Debug)]
+pub(crate) struct Cleaning(Arc<AtomicBool>);
+
+impl Cleaning {
+    /// None while another removal is on its way.
+    pub(crate) fn begin(is_cleaning: &Arc<AtomicBool>) -> Option<Self> {
+        (!is_cleaning.swap(true, Ordering::AcqRel)).then(|| Self(is_cleaning.clone()))
+    }
+}
+
+impl Drop for Cleaning {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// Why an operation has no answer.
@@ -87,7 +116,7 @@ impl Operation {
 
     /// Whether it is still worth doing when its caller has left: freeing a lock is, taking one is not.
     pub(crate) fn outlives_its_caller(&self) -> bool {
-        matches!(self, Self::Release { .. })
+        matches!(self, Self::Release { .. } | Self::PurgeKey { .. })
     }
 
     /// Does it, inside the caller's transaction.
@@ -103,7 +132,7 @@ impl Operation {
                 let removed = db.prepare_cached(PURGE)?.execute(params![newest_dead(clock), limit])?;
                 Ok(Answer::Purged(u64::try_from(removed).unwrap_or(u64::MAX)))
             }
-            Self::PurgeKey { name } => {
+            Self::PurgeKey { name, .. } => {
                 let removed = db.prepare_cached(PURGE_KEY)?.execute(params![newest_dead(clock), name])?;
                 Ok(Answer::Purged(u64::try_from(removed).unwrap_or(u64::MAX)))
             }
@@ -178,7 +207,8 @@ fn release(db: &Connection, lock_id: &LockId, now: Timestamp) -> Result<(Release
         Ok(held) => held,
         Err(reason) => return Ok((ReleaseOutcome::Absent(Some(reason)), None)),
     };
-    db.prepare_cached(FREE)?.execute(params![held.name, lock_id.as_str()])?;
+    let changed = db.prepare_cached(FREE)?.execute(params![held.name, lock_id.as_str()])?;
+    expect_one(changed)?;
     Ok((ReleaseOutcome::Released, Some(held.name)))
 }
 
@@ -188,13 +218,26 @@ fn extend(db: &Connection, lock_id: &LockId, ttl: Ttl, now: Timestamp) -> Result
         Err(reason) => return Ok(ExtendOutcome::Absent(Some(reason))),
     };
     let expires_at = now.plus(ttl);
-    db.prepare_cached(RENEW)?.execute(params![held.name, lock_id.as_str(), expires_at.as_millis()])?;
+    let changed = db.prepare_cached(RENEW)?.execute(params![held.name, lock_id.as_str(), expires_at.as_millis()])?;
+    expect_one(changed)?;
     Ok(ExtendOutcome::Extended(Extension::new(expires_at)))
+}
+
+/// Nothing is called done that changed nothing: an index that names a row which is not there is damaged.
+fn expect_one(changed: usize) -> Result<(), Failure> {
+    if changed == 1 {
+        return Ok(());
+    }
+    Err(LockError::internal("the index of lock ids does not match the locks; nothing was changed")
+        .with_hint("run `syncguard doctor`; `REINDEX` repairs an index")
+        .into())
 }
 
 fn owned(db: &Connection, lock_id: &LockId, now: Timestamp) -> rusqlite::Result<Result<Stored, AbsentReason>> {
     Ok(match lock_of_id(db, lock_id)? {
         None => Err(AbsentReason::NotFound),
+        // The index answered; whether the lock is really ours is for the row to say.
+        Some(held) if held.lock_id != lock_id.as_str() => Err(AbsentReason::NotFound),
         Some(held) if is_live(held.expires_at, now) => Ok(held),
         Some(_) => Err(AbsentReason::Expired),
     })

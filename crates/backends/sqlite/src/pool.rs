@@ -17,7 +17,7 @@ use crate::connect;
 use crate::error::Fault;
 use crate::file::{self, Files};
 use crate::listener::Listener;
-use crate::operations::{Answer, Operation};
+use crate::operations::{Answer, Cleaning, Operation};
 use crate::queue::Queue;
 use crate::writer::{Request, Writer};
 
@@ -34,6 +34,8 @@ pub(crate) struct Pool {
     writer: Sender<Request>,
     // Started by the first look: a command that only runs under a lock never needs it.
     reader: OnceLock<Sender<Look>>,
+    /// Whether a look is having a dead lock removed now.
+    is_cleaning: Arc<AtomicBool>,
 }
 
 /// Opens the file, or joins who has it open in this process.
@@ -77,6 +79,7 @@ impl Pool {
             durable: Arc::new(AtomicBool::new(durable)),
             writer,
             reader: OnceLock::new(),
+            is_cleaning: Arc::default(),
         };
         let thread = Writer {
             db,
@@ -106,6 +109,15 @@ impl Pool {
         // A thread that is gone drops the ticket with the request, and the caller hears of it there.
         let _ = self.writer.send(Request { operation, clock: clock.clone(), ticket });
         pending.answer().await
+    }
+
+    /// Has the writer remove a key's dead lock, unless it is removing one already. A favour: nobody waits for it.
+    pub(crate) fn clean_up_later(&self, name: String, clock: &Arc<dyn Clock>) {
+        if let Some(cleaning) = Cleaning::begin(&self.is_cleaning) {
+            let operation = Operation::PurgeKey { name, _cleaning: cleaning };
+            let (ticket, _) = call(operation.outlives_its_caller());
+            let _ = self.writer.send(Request { operation, clock: clock.clone(), ticket });
+        }
     }
 
     /// Has the reader look at the committed state. Writers do not hold it up.

@@ -20,7 +20,7 @@ pub(crate) enum Liveness {
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) name: String,
-    lock_id: String,
+    pub(crate) lock_id: String,
     pub(crate) expires_at: Timestamp,
     acquired_at: Timestamp,
     fence: String,

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use syncguard_core::options::{UrlOptions, decode_bytes};
 use syncguard_core::{LockError, Result};
 
 use crate::builder::{SqliteBuilder, Synchronous};
@@ -19,38 +20,27 @@ impl SqliteBuilder {
     ///
     /// assert!(SqliteBuilder::from_url("sqlite:/var/lib/app/locks.db?synchronous=normal").is_ok());
     /// let error = SqliteBuilder::from_url("sqlite:locks.db?sync=off").unwrap_err();
-    /// assert_eq!(error.to_string(), "`sync` is not an option of sqlite: urls; known are synchronous, mode, cleanup_in_is_locked");
+    /// assert_eq!(error.to_string(), "`sync` is not an option of a sqlite URL");
     /// ```
     ///
     /// # Errors
     /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for another scheme, no path, an unknown option or value.
     pub fn from_url(url: &str) -> Result<Self> {
-        let rest = url.strip_prefix("sqlite:").ok_or_else(|| LockError::invalid("the url is not a sqlite: url"))?;
-        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (address, mut options) = UrlOptions::parse("sqlite", url)?;
+        let path = address.strip_prefix("sqlite:").ok_or_else(|| LockError::invalid("the url is not a sqlite: url"))?;
         let mut builder = Self::new(&path_of(path)?);
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            builder = builder.set(name, value)?;
+        let words = [("full", Synchronous::Full), ("normal", Synchronous::Normal)];
+        if let Some(synchronous) = options.take_word("synchronous", &words)? {
+            builder = builder.synchronous(synchronous);
         }
+        if let Some(mode) = options.take_word("mode", &[("600", 0o600), ("660", 0o660)])? {
+            builder = builder.mode(mode);
+        }
+        if let Some(cleanup) = options.take_bool("cleanup_in_is_locked")? {
+            builder = builder.cleanup_in_is_locked(cleanup);
+        }
+        options.finish()?;
         Ok(builder)
-    }
-
-    fn set(self, name: &str, value: &str) -> Result<Self> {
-        match (name, value) {
-            ("synchronous", "full") => Ok(self.synchronous(Synchronous::Full)),
-            ("synchronous", "normal") => Ok(self.synchronous(Synchronous::Normal)),
-            ("synchronous", _) => Err(LockError::invalid("`synchronous` is full or normal")),
-            ("mode", "600") => Ok(self.mode(0o600)),
-            ("mode", "660") => Ok(self.mode(0o660)),
-            ("mode", _) => Err(LockError::invalid("`mode` is 600 or 660")),
-            ("cleanup_in_is_locked", "true") => Ok(self.cleanup_in_is_locked(true)),
-            ("cleanup_in_is_locked", "false") => Ok(self.cleanup_in_is_locked(false)),
-            ("cleanup_in_is_locked", _) => Err(LockError::invalid("`cleanup_in_is_locked` is true or false")),
-            _ => Err(LockError::invalid(format!(
-                "`{}` is not an option of sqlite: urls; known are synchronous, mode, cleanup_in_is_locked",
-                name.chars().take(40).collect::<String>().escape_debug()
-            ))),
-        }
     }
 }
 
@@ -67,27 +57,11 @@ fn path_of(text: &str) -> Result<PathBuf> {
     if text.is_empty() {
         return Err(LockError::invalid("the sqlite: url names no file").with_hint("write sqlite:PATH"));
     }
-    Ok(PathBuf::from(OsString::from_vec(unescape(text)?)))
-}
-
-fn unescape(text: &str) -> Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
-        match (digit(rest.next()), digit(rest.next())) {
-            (Some(high), Some(low)) if high + low > 0 => bytes.push(u8::try_from(high * 16 + low).unwrap_or(b'?')),
-            _ => {
-                return Err(LockError::invalid("`%` in the path of a sqlite: url is not followed by two hex digits")
-                    .with_hint("write %25 for a percent sign"));
-            }
-        }
+    let path = decode_bytes(text)?;
+    if path.contains(&0) {
+        return Err(LockError::invalid("the path of a sqlite: url holds a zero byte"));
     }
-    Ok(bytes)
+    Ok(PathBuf::from(OsString::from_vec(path)))
 }
 
 #[cfg(test)]
@@ -122,11 +96,11 @@ mod tests {
             ("sqlite:?cleanup_in_is_locked=true", "no file"),
             ("sqlite://host/x", "no host"),
             ("sqlite:x?cleanup=on", "`cleanup`"),
-            ("sqlite:x?synchronous=off", "full or normal"),
-            ("sqlite:x?cleanup_in_is_locked", "true or false"),
-            ("sqlite:x?mode=777", "600 or 660"),
-            ("sqlite:a%zz", "hex digits"),
-            ("sqlite:a%00", "hex digits"),
+            ("sqlite:x?synchronous=off", "full, normal"),
+            ("sqlite:x?cleanup_in_is_locked", "true, false"),
+            ("sqlite:x?mode=777", "600, 660"),
+            ("sqlite:a%zz", "hexadecimal digits"),
+            ("sqlite:a%00", "zero byte"),
         ] {
             let error = SqliteBuilder::from_url(url).unwrap_err();
             assert_eq!(error.code(), syncguard_core::ErrorCode::InvalidArgument);

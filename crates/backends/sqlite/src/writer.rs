@@ -88,8 +88,9 @@ impl Writer {
             Ok(_) => self.commit_together(&batch),
             Err(fault) => failed(fault, batch.len()),
         };
-        drop(turn);
+        // Stamps are written before the turn ends: the next writer must not write over one that it has not seen.
         self.wake_waiters(&drafts);
+        drop(turn);
         for (request, draft) in batch.into_iter().zip(drafts) {
             if let Some(answer) = draft {
                 request.ticket.answer(answer);
@@ -178,7 +179,7 @@ impl Writer {
         for draft in drafts {
             if let Some(Ok(Answer::Released(_, Some(freed)))) = draft {
                 self.hub.wake(freed);
-                self.listener.publish(&self.queue.file(), freed);
+                self.listener.publish(&self.queue.file(), &self.hub, freed);
             }
         }
     }
