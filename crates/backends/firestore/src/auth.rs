@@ -5,16 +5,52 @@
 //! cryptography so that one provider, ring, serves TLS and signatures. An emulator believes `Bearer owner`.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use google_cloud_auth::credentials::{self, CacheableResource, Credentials};
 use syncguard_core::{ErrorCode, LockError, Result};
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataKey, MetadataValue};
 
+use crate::builder::FirestoreBuilder;
 use crate::error::{Kind, RpcError};
 
 const SCOPE: &str = "https://www.googleapis.com/auth/datastore";
+
+/// Where credentials come from.
+#[derive(Clone)]
+pub(crate) enum AuthSource {
+    Emulator,
+    /// The application default credentials, or those of a file.
+    Google(Option<PathBuf>),
+}
+
+// The path of a key file is nobody's business in a log.
+impl fmt::Debug for AuthSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Emulator => "AuthSource(emulator)",
+            Self::Google(_) => "AuthSource(google)",
+        })
+    }
+}
+
+impl AuthSource {
+    pub(crate) fn of(settings: &FirestoreBuilder) -> Self {
+        match settings.emulator {
+            Some(_) => Self::Emulator,
+            None => Self::Google(settings.credentials.clone()),
+        }
+    }
+
+    /// Makes what signs requests. It renews its tokens on the runtime that this is called on.
+    pub(crate) fn load(&self) -> Result<Auth> {
+        match self {
+            Self::Emulator => Ok(Auth::Emulator),
+            Self::Google(file) => Auth::google(file.as_deref()),
+        }
+    }
+}
 
 /// What signs our requests.
 #[derive(Clone)]
@@ -34,7 +70,7 @@ impl fmt::Debug for Auth {
 
 impl Auth {
     /// The application default credentials, or those of a file.
-    pub(crate) fn google(file: Option<&Path>) -> Result<Self> {
+    fn google(file: Option<&Path>) -> Result<Self> {
         use_ring_if_nothing_else_was_chosen();
         let built = match file {
             None => credentials::Builder::default().with_scopes([SCOPE]).build(),

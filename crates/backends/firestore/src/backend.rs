@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend, LockId,
@@ -23,12 +24,17 @@ use crate::stagger::Stagger;
 ///
 /// Liveness is decided by each client's own clock: **every machine needs a working NTP client**. See
 /// [`clock_offset`](Self::clock_offset) and [`strict_clock`](FirestoreBuilder::strict_clock).
+///
+/// Cheap to clone. It may be used from any runtime, also when the one that made it has ended.
+#[derive(Clone)]
 pub struct FirestoreBackend {
     pub(crate) rpc: Rpc,
-    pub(crate) options: FirestoreBuilder,
+    pub(crate) options: Arc<FirestoreBuilder>,
     pub(crate) skew: Arc<Skew>,
-    listener: Listener,
+    listener: Arc<Listener>,
     pub(crate) stagger: Arc<Stagger>,
+    /// Whether a look is having a dead lock removed now.
+    pub(crate) is_cleaning: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for FirestoreBackend {
@@ -59,8 +65,8 @@ impl FirestoreBackend {
         let skew = Arc::new(Skew::default());
         let rpc = Rpc::new(&options, skew.clone())?;
         let stagger = Arc::new(Stagger::default());
-        let listener = Listener::new(rpc.clone(), stagger.clone());
-        Ok(Self { rpc, options, skew, listener, stagger })
+        let listener = Arc::new(Listener::new(rpc.clone(), stagger.clone()));
+        Ok(Self { rpc, options: Arc::new(options), skew, listener, stagger, is_cleaning: Arc::default() })
     }
 
     /// How far the server's clock is from this machine's, by the best of the recent answers; `None` before the first.

@@ -25,7 +25,7 @@ pub struct FirestoreBuilder {
     pub(crate) strict_clock: bool,
     pub(crate) fence_floor: bool,
     pub(crate) cleanup_in_is_locked: bool,
-    pub(crate) request_timeout: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) credentials: Option<PathBuf>,
     pub(crate) emulator: Option<String>,
     pub(crate) endpoint: Option<String>,
@@ -56,7 +56,7 @@ impl FirestoreBuilder {
             strict_clock: false,
             fence_floor: false,
             cleanup_in_is_locked: false,
-            request_timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
             credentials: None,
             emulator: std::env::var("FIRESTORE_EMULATOR_HOST").ok().filter(|host| !host.is_empty()),
             endpoint: None,
@@ -102,8 +102,8 @@ impl FirestoreBuilder {
     }
 
     /// The bound of one operation, with all its calls. Default 5 s.
-    pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -157,8 +157,8 @@ impl FirestoreBuilder {
             return Err(LockError::invalid("the fence collection is the lock collection")
                 .with_hint("counters must outlive locks: give `fence_collection` a name of its own"));
         }
-        if self.request_timeout.is_zero() {
-            return Err(LockError::invalid("request_timeout is zero"));
+        if self.timeout.is_zero() {
+            return Err(LockError::invalid("timeout is zero"));
         }
         if let Some(address) = &self.emulator {
             check_loopback(address)?;

@@ -14,7 +14,7 @@ pub(crate) fn endpoint(options: &FirestoreBuilder) -> Result<Endpoint> {
     let invalid = |_| LockError::invalid("the address of firestore is not a URL");
     if let Some(address) = &options.emulator {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
-        return Ok(endpoint.connect_timeout(options.request_timeout));
+        return Ok(kept_alive(endpoint, options));
     }
     let url = options.endpoint.as_deref().unwrap_or(GOOGLE).to_owned();
     let mut tls = ClientTlsConfig::new().with_native_roots();
@@ -25,9 +25,15 @@ pub(crate) fn endpoint(options: &FirestoreBuilder) -> Result<Endpoint> {
         .map_err(invalid)?
         .tls_config(tls)
         .map_err(|error| LockError::invalid("the certificates cannot be used").with_source(error))?;
-    // A connection that died in silence (a suspended laptop, a dropped NAT entry) is noticed within half a minute.
-    Ok(endpoint
-        .connect_timeout(options.request_timeout)
-        .http2_keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(10)))
+    Ok(kept_alive(endpoint, options))
+}
+
+/// A stream of changes that went silent is noticed within twelve seconds, so that waiters hear of releases again.
+///
+/// Pings are sent only while a call or a stream is open. Calls do not rely on them: see [`crate::pool`].
+fn kept_alive(endpoint: Endpoint, options: &FirestoreBuilder) -> Endpoint {
+    endpoint
+        .connect_timeout(options.timeout)
+        .http2_keep_alive_interval(Duration::from_secs(8))
+        .keep_alive_timeout(Duration::from_secs(4))
 }

@@ -19,10 +19,12 @@ pub(crate) struct RpcError {
 /// The kinds that the callers tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The server answered with this code, or the connection broke under the request.
+    /// The server answered with this code.
     Answered(Code),
     /// No connection, so the request did not leave.
     NotConnected,
+    /// The connection broke under the request.
+    Broken,
     /// No answer within the bound.
     TimedOut,
     /// No token for the request, so it did not leave. `true` when trying again can help.
@@ -43,7 +45,7 @@ impl RpcError {
     /// Whether a write that failed so may have been applied all the same.
     pub(crate) fn is_doubtful(&self) -> bool {
         match self.kind {
-            Kind::TimedOut | Kind::BadReply => true,
+            Kind::TimedOut | Kind::Broken | Kind::BadReply => true,
             Kind::NotConnected | Kind::NoToken(_) => false,
             Kind::Answered(code) => matches!(
                 code,
@@ -70,6 +72,7 @@ impl RpcError {
             Kind::Answered(code) => answered(code),
             Kind::NotConnected => LockError::new(ErrorCode::ServiceUnavailable, "firestore cannot be reached")
                 .with_hint("check the network, and FIRESTORE_EMULATOR_HOST if an emulator is meant"),
+            Kind::Broken => LockError::new(ErrorCode::ServiceUnavailable, "the connection to firestore broke"),
             Kind::TimedOut => {
                 LockError::new(ErrorCode::NetworkTimeout, "firestore did not answer in time").with_hint(SLOW)
             }
@@ -88,7 +91,7 @@ impl RpcError {
     }
 }
 
-const SLOW: &str = "the server is slow or the network drops packets; raise `request_timeout` if this is normal there";
+const SLOW: &str = "the server is slow or the network drops packets; raise `timeout` if this is normal there";
 
 fn answered(code: Code) -> LockError {
     let kind = match code {
@@ -151,13 +154,13 @@ pub(crate) fn name(code: Code) -> &'static str {
 impl From<Status> for RpcError {
     fn from(status: Status) -> Self {
         let Some(cause) = status.source() else { return Self::new(Kind::Answered(status.code())) };
-        // The library reports its own time limit as CANCELLED; the cause tells it from the server's.
+        // A status with a cause was made on this side, whatever its code: nobody answered.
         let kind = if find::<TimeoutExpired>(cause) {
             Kind::TimedOut
         } else if find::<ConnectError>(cause) {
             Kind::NotConnected
         } else {
-            Kind::Answered(status.code())
+            Kind::Broken
         };
         Self::caused_by(kind, cause)
     }
@@ -186,4 +189,23 @@ fn chain(error: &dyn Error) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_status_that_came_from_the_server_is_called_an_answer() {
+        let local = RpcError::from(Status::from_error(Box::new(std::io::Error::other("reset"))));
+        assert_eq!(local.kind, Kind::Broken);
+        assert!(local.is_doubtful());
+        let error = local.into_lock_error();
+        assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
+        assert!(!error.to_string().contains("answered"), "{error}");
+
+        let remote = RpcError::from(Status::new(Code::Unknown, "canary-key"));
+        assert_eq!(remote.kind, Kind::Answered(Code::Unknown));
+        assert_eq!(remote.into_lock_error().to_string(), "firestore answered UNKNOWN");
+    }
 }

@@ -35,6 +35,12 @@ impl FirestoreBackend {
             Ok(_) => _ = report.push(HealthStatus::Pass, "index", "the query on `lockId` works"),
             Err(error) => fail(&mut report, "index", &error),
         }
+        // Not to be allowed to list, or to be slow at it, is no finding.
+        if let Ok(true) = self.rpc.has_nested(&self.options.collection, self.begin().patience).await {
+            report
+                .push(HealthStatus::Warn, "keys", "there are documents in collections below lock documents")
+                .hint("another client stores keys like `a/b/c` there: such keys give no exclusion between it and this library");
+        }
         match offset {
             Some(offset) => offset.report(&mut report),
             None => _ = report.push(HealthStatus::Warn, "clock", "the server gave no time to compare with"),
@@ -46,7 +52,7 @@ impl FirestoreBackend {
         let mut best: Option<ClockOffset> = None;
         for _ in 0..ROUND_TRIPS {
             let name = self.rpc.name(&self.options.collection, PROBE);
-            let read = self.rpc.read([name], self.begin().deadline).await.map_err(RpcError::into_lock_error)?;
+            let read = self.rpc.read([name], self.begin().patience).await.map_err(RpcError::into_lock_error)?;
             best = match (best, read.offset) {
                 (Some(best), Some(offset)) if best.error_millis <= offset.error_millis => Some(best),
                 (best, offset) => offset.or(best),

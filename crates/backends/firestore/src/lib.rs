@@ -27,6 +27,7 @@ mod health;
 mod listener;
 mod names;
 mod operations;
+mod pool;
 mod rpc;
 mod skew;
 mod stagger;

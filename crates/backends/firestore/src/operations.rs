@@ -8,7 +8,7 @@ mod owned;
 mod release;
 mod retry;
 
-use syncguard_core::Timestamp;
+use syncguard_core::{Timestamp, Ttl};
 
 use crate::backend::FirestoreBackend;
 use crate::names::DocumentIds;
@@ -21,7 +21,11 @@ impl FirestoreBackend {
     }
 
     pub(crate) fn begin(&self) -> WriteRetry {
-        WriteRetry::begin(self.options.request_timeout)
+        WriteRetry::begin(self.options.timeout, None)
+    }
+
+    pub(crate) fn begin_for(&self, lease: Ttl) -> WriteRetry {
+        WriteRetry::begin(self.options.timeout, Some(lease))
     }
 
     pub(crate) fn lock_name(&self, ids: &DocumentIds) -> String {

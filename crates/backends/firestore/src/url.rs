@@ -1,15 +1,10 @@
 //! Which database does a `firestore:` URL name, and with which settings?
 
-use std::path::PathBuf;
-use std::time::Duration;
-
+use syncguard_core::options::UrlOptions;
 use syncguard_core::{LockError, Result};
 use url::Url;
 
 use crate::FirestoreBuilder;
-
-const KNOWN: &str = "collection, fence_collection, clock, credentials, emulator, fence_floor, \
-                     cleanup_in_is_locked, request_timeout";
 
 impl FirestoreBuilder {
     /// Reads `firestore://PROJECT[/DATABASE][?option=value…]`.
@@ -18,14 +13,15 @@ impl FirestoreBuilder {
     /// # use syncguard_firestore::FirestoreBuilder;
     /// assert!(FirestoreBuilder::from_url("firestore://my-project?collection=locks&clock=strict").is_ok());
     /// let error = FirestoreBuilder::from_url("firestore://my-project?colection=locks").unwrap_err();
-    /// assert_eq!(error.to_string(), "unknown option `colection` in the firestore URL");
+    /// assert_eq!(error.to_string(), "`colection` is not an option of a firestore URL");
     /// ```
     ///
     /// # Errors
     /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for another scheme, a missing project, an unknown
     /// option or a value that the option does not take.
     pub fn from_url(url: &str) -> Result<Self> {
-        let url = Url::parse(url).map_err(|_| bad_url("this is not a firestore URL"))?;
+        let (address, mut options) = UrlOptions::parse("firestore", url)?;
+        let url = Url::parse(address).map_err(|_| bad_url("this is not a firestore URL"))?;
         if url.scheme() != "firestore" {
             return Err(bad_url("the scheme is not `firestore`"));
         }
@@ -39,30 +35,37 @@ impl FirestoreBuilder {
             "" => {}
             database => database.clone_into(&mut builder.database),
         }
-        for (name, value) in url.query_pairs() {
-            builder.set(&name, &value)?;
-        }
+        builder.take_options(&mut options)?;
+        options.finish()?;
         builder.check()?;
         Ok(builder)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        match name {
-            "collection" => value.clone_into(&mut self.collection),
-            "fence_collection" => value.clone_into(&mut self.fence_collection),
-            "clock" => self.strict_clock = one_of(name, value, &[("strict", true), ("warn", false)])?,
-            "fence_floor" => self.fence_floor = one_of(name, value, &[("clock", true), ("none", false)])?,
-            "cleanup_in_is_locked" => {
-                self.cleanup_in_is_locked = one_of(name, value, &[("true", true), ("false", false)])?;
-            }
-            "credentials" => self.credentials = Some(PathBuf::from(value)),
-            "emulator" => self.emulator = Some(value.to_owned()),
-            "request_timeout" => self.request_timeout = duration(value)?,
-            _ => {
-                let shown: String = name.chars().filter(|c| !c.is_control()).take(40).collect();
-                return Err(LockError::invalid(format!("unknown option `{shown}` in the firestore URL"))
-                    .with_hint(format!("the options are: {KNOWN}")));
-            }
+    fn take_options(&mut self, options: &mut UrlOptions) -> Result<()> {
+        options.refuse_renamed("request_timeout", "timeout")?;
+        if let Some(collection) = options.take_text("collection") {
+            self.collection = collection;
+        }
+        if let Some(collection) = options.take_text("fence_collection") {
+            self.fence_collection = collection;
+        }
+        if let Some(strict) = options.take_word("clock", &[("strict", true), ("warn", false)])? {
+            self.strict_clock = strict;
+        }
+        if let Some(credentials) = options.take_path("credentials") {
+            self.credentials = Some(credentials);
+        }
+        if let Some(emulator) = options.take_text("emulator") {
+            self.emulator = Some(emulator);
+        }
+        if let Some(floor) = options.take_word("fence_floor", &[("clock", true), ("none", false)])? {
+            self.fence_floor = floor;
+        }
+        if let Some(cleanup) = options.take_bool("cleanup_in_is_locked")? {
+            self.cleanup_in_is_locked = cleanup;
+        }
+        if let Some(timeout) = options.take_duration("timeout")? {
+            self.timeout = timeout;
         }
         Ok(())
     }
@@ -72,29 +75,11 @@ fn bad_url(message: &'static str) -> LockError {
     LockError::invalid(message).with_hint("write firestore://PROJECT, or firestore://PROJECT/DATABASE")
 }
 
-fn one_of(name: &str, value: &str, choices: &[(&str, bool)]) -> Result<bool> {
-    if let Some((_, chosen)) = choices.iter().find(|(choice, _)| *choice == value) {
-        return Ok(*chosen);
-    }
-    let choices: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
-    Err(LockError::invalid(format!("`{name}` in the firestore URL has a value it does not take"))
-        .with_hint(format!("it takes: {}", choices.join(", "))))
-}
-
-fn duration(value: &str) -> Result<Duration> {
-    let (digits, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
-    let number: Option<u64> = digits.parse().ok().filter(|number| (1..=3_600_000).contains(number));
-    match (number, unit) {
-        (Some(number), "ms") => Ok(Duration::from_millis(number)),
-        (Some(number), "s") => Ok(Duration::from_secs(number)),
-        _ => Err(LockError::invalid("`request_timeout` in the firestore URL is not a time")
-            .with_hint("write it as 500ms or 5s")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
+    use std::time::Duration;
     use syncguard_core::ErrorCode;
 
     fn refused(url: &str) -> LockError {
@@ -107,7 +92,7 @@ mod tests {
     fn a_url_carries_every_option() {
         let builder = FirestoreBuilder::from_url(
             "firestore://proj-1/other?collection=l&fence_collection=f&clock=strict&credentials=%2Ftmp%2Fk.json\
-             &emulator=127.0.0.1:8080&fence_floor=clock&cleanup_in_is_locked=true&request_timeout=750ms",
+             &emulator=127.0.0.1:8080&fence_floor=clock&cleanup_in_is_locked=true&timeout=750ms",
         )
         .unwrap();
         assert_eq!((builder.project.as_str(), builder.database.as_str()), ("proj-1", "other"));
@@ -115,7 +100,7 @@ mod tests {
         assert!(builder.strict_clock && builder.fence_floor && builder.cleanup_in_is_locked);
         assert_eq!(builder.credentials, Some(PathBuf::from("/tmp/k.json")));
         assert_eq!(builder.emulator.as_deref(), Some("127.0.0.1:8080"));
-        assert_eq!(builder.request_timeout, Duration::from_millis(750));
+        assert_eq!(builder.timeout, Duration::from_millis(750));
     }
 
     #[test]
@@ -148,8 +133,9 @@ mod tests {
             "firestore://p?fence_collection=locks",
             "firestore://p?collection=x&fence_collection=x",
             "firestore://p?clock=loose",
-            "firestore://p?request_timeout=5",
-            "firestore://p?request_timeout=0s",
+            "firestore://p?timeout=5",
+            "firestore://p?request_timeout=5s",
+            "firestore://p?timeout=0s",
             "firestore://p?emulator=10.0.0.1:8080",
             "firestore://p?emulator=example.com:8080",
             "firestore://p?emulator=127.0.0.1.example.com:8080",

@@ -20,7 +20,7 @@ impl FirestoreBackend {
         let mut retry = self.begin();
         loop {
             let names = [lock_name.clone(), counter_name.clone()];
-            let read = self.rpc.read(names, retry.deadline).await.map_err(|error| retry.read_failed(error))?;
+            let read = self.rpc.read(names, retry.patience).await.map_err(|error| retry.read_failed(error))?;
             if self.options.strict_clock {
                 self.skew.require_sane()?;
             }
@@ -42,13 +42,13 @@ impl FirestoreBackend {
                 new.write(lock_name.clone(), grant.lock_version),
                 write_counter(counter_name.clone(), grant.fence, request.key, grant.counter_version),
             ];
-            match self.rpc.commit(writes, retry.deadline).await {
+            match self.rpc.commit(writes, retry.patience).await {
                 Ok(()) => {
                     if !retry.was_disputed() {
                         self.stagger.won();
                     }
                     warn_near_limit(grant.fence, request.key);
-                    return Ok(AcquireOutcome::Acquired(Lease::new(grant.fence, new.expires_at)));
+                    return Ok(AcquireOutcome::Acquired(Lease::new(grant.fence, new.expires_at).observed_at(now)));
                 }
                 Err(error) => {
                     if error.is_conflict() {
@@ -101,7 +101,7 @@ fn decide(read: Answer<2>, request: AcquireRequest<'_>, now: Timestamp, floor: b
 /// A lock held under the very id that asks was taken by this caller: an earlier answer was lost.
 fn answer_held(held: &StoredLock, asking: &LockId, now: Timestamp) -> AcquireOutcome {
     if held.lock_id == *asking {
-        return AcquireOutcome::Acquired(Lease::new(held.fence, held.expires_at));
+        return AcquireOutcome::Acquired(Lease::new(held.fence, held.expires_at).observed_at(now));
     }
     AcquireOutcome::Contended(Contention::free_in(free_in(held.expires_at, now)))
 }

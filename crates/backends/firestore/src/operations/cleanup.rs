@@ -1,5 +1,8 @@
 //! How do dead locks go away?
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use googleapis_tonic_google_firestore_v1::google::firestore::v1 as proto;
 use proto::structured_query::field_filter::Operator;
 use syncguard_core::time::CLEANUP_GUARD_MS;
@@ -14,14 +17,20 @@ const PURGE_BATCH: i32 = 300;
 const PURGE_ROUNDS: u32 = 100;
 
 impl FirestoreBackend {
-    /// Removes a lock that has been dead for long. Its failure is nobody's failure.
-    pub(crate) async fn clean_up(&self, lock: &StoredLock, now: Timestamp) {
-        if is_long_dead(lock, now) {
-            let deleted = self.rpc.commit(vec![delete(lock)], self.begin().deadline).await;
-            if let Err(error) = deleted {
+    /// Begins to remove a lock if it has been dead for long. Nobody waits for it, one removal at a time is enough, and
+    /// its failure is nobody's failure.
+    pub(crate) fn clean_up_later(&self, lock: &StoredLock, now: Timestamp) {
+        if !is_long_dead(lock, now) || self.is_cleaning.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let cleaning = Cleaning(self.is_cleaning.clone());
+        let (rpc, delete, patience) = (self.rpc.clone(), delete(lock), self.begin().patience);
+        tokio::spawn(async move {
+            if let Err(error) = rpc.commit(vec![delete], patience).await {
                 tracing::debug!(target: "syncguard", kind = ?error.kind, "a dead lock was not cleaned up");
             }
-        }
+            drop(cleaning);
+        });
     }
 
     /// Removes every lock that has been dead for long, by this machine's clock *and* by the server's: a clock that runs
@@ -33,10 +42,10 @@ impl FirestoreBackend {
             let now = self.now();
             let limit = now.as_millis().saturating_sub(CLEANUP_GUARD_MS);
             let filter = (EXPIRES_AT, Operator::LessThan, integer(limit));
-            let found = self.rpc.find(&self.options.collection, filter, Some(PURGE_BATCH), retry.deadline).await;
+            let found = self.rpc.find(&self.options.collection, filter, Some(PURGE_BATCH), retry.patience).await;
             let found = found.map_err(RpcError::into_lock_error)?;
             let more = i32::try_from(found.documents.len()).is_ok_and(|count| count >= PURGE_BATCH);
-            let server_now = found.read_time.map_or(now, server_time).min(now);
+            let server_now = earlier(now, found.read_time);
             // What is not a lock is not ours to remove.
             let locks = found.documents.into_iter().filter_map(|document| StoredLock::read(document).ok());
             let writes: Vec<_> =
@@ -44,7 +53,7 @@ impl FirestoreBackend {
             if writes.is_empty() {
                 break;
             }
-            purged += self.rpc.write_each(writes, retry.deadline).await.map_err(RpcError::into_lock_error)?;
+            purged += self.rpc.write_each(writes, retry.patience).await.map_err(RpcError::into_lock_error)?;
             if !more {
                 break;
             }
@@ -58,7 +67,20 @@ pub(crate) fn is_long_dead(lock: &StoredLock, now: Timestamp) -> bool {
     now.as_millis().saturating_sub(lock.expires_at.as_millis()) > CLEANUP_GUARD_MS
 }
 
-fn server_time(time: prost_types::Timestamp) -> Timestamp {
-    let millis = time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos / 1_000_000));
-    Timestamp::from_millis(millis)
+/// The time by which cleanup judges: this machine's or the server's, whichever is behind. A clock that runs ahead must not
+/// remove what others hold.
+pub(crate) fn earlier(now: Timestamp, read_time: Option<prost_types::Timestamp>) -> Timestamp {
+    read_time.map_or(now, |time| {
+        let millis = time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos / 1_000_000));
+        Timestamp::from_millis(millis).min(now)
+    })
+}
+
+/// A removal on its way. Its end lets the next one begin, also when it ends with its runtime.
+struct Cleaning(Arc<AtomicBool>);
+
+impl Drop for Cleaning {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }

@@ -7,14 +7,14 @@ use crate::document::{delete, write_expiry};
 
 impl FirestoreBackend {
     pub(crate) async fn extend_lock(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        let mut retry = self.begin();
+        let mut retry = self.begin_for(ttl);
         loop {
             let owned = self.find_owned(lock_id, &retry).await?;
             let Some(lock) = &owned.live else { return Ok(ExtendOutcome::Absent(Some(owned.absent()))) };
             let expires_at = owned.now.plus(ttl);
             let mut writes = vec![write_expiry(lock, expires_at)];
             writes.extend(owned.leftovers().map(delete));
-            match self.rpc.commit(writes, retry.deadline).await {
+            match self.rpc.commit(writes, retry.patience).await {
                 Ok(()) => return Ok(ExtendOutcome::Extended(Extension::new(expires_at))),
                 Err(error) => retry.write_failed(error).await?,
             }

@@ -3,6 +3,7 @@
 use syncguard_core::time::is_live;
 use syncguard_core::{Key, LockId, LockInfo, Result, Timestamp};
 
+use super::cleanup::earlier;
 use crate::backend::FirestoreBackend;
 use crate::document::{StoredLock, expect_key};
 use crate::error::RpcError;
@@ -10,10 +11,10 @@ use crate::names::DocumentIds;
 
 impl FirestoreBackend {
     pub(crate) async fn look_at_key(&self, key: &Key) -> Result<bool> {
-        let Some(lock) = self.read_lock(key).await? else { return Ok(false) };
+        let Some((lock, read_time)) = self.read_lock(key).await? else { return Ok(false) };
         let now = self.now();
         if self.options.cleanup_in_is_locked {
-            self.clean_up(&lock, now).await;
+            self.clean_up_later(&lock, earlier(now, read_time));
         }
         Ok(is_live(lock.expires_at, now))
     }
@@ -21,7 +22,7 @@ impl FirestoreBackend {
     pub(crate) async fn lookup_key(&self, key: &Key) -> Result<Option<LockInfo>> {
         let lock = self.read_lock(key).await?;
         let now = self.now();
-        Ok(lock.filter(|lock| is_live(lock.expires_at, now)).map(|lock| info(lock, now)))
+        Ok(lock.filter(|(lock, _)| is_live(lock.expires_at, now)).map(|(lock, _)| info(lock, now)))
     }
 
     pub(crate) async fn lookup_lock_id(&self, lock_id: &LockId) -> Result<Option<LockInfo>> {
@@ -29,14 +30,14 @@ impl FirestoreBackend {
         Ok(owned.live.map(|lock| info(lock, owned.now)))
     }
 
-    async fn read_lock(&self, key: &Key) -> Result<Option<StoredLock>> {
+    async fn read_lock(&self, key: &Key) -> Result<Option<(StoredLock, Option<prost_types::Timestamp>)>> {
         let name = self.lock_name(&DocumentIds::of(key)?);
-        let read = self.rpc.read([name], self.begin().deadline).await.map_err(RpcError::into_lock_error)?;
+        let read = self.rpc.read([name], self.begin().patience).await.map_err(RpcError::into_lock_error)?;
         let [document] = read.documents;
         let Some(document) = document else { return Ok(None) };
         let lock = StoredLock::read(document)?;
         expect_key(&lock.key, key)?;
-        Ok(Some(lock))
+        Ok(Some((lock, read.read_time)))
     }
 }
 

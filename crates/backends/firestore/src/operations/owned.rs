@@ -9,7 +9,7 @@ use proto::structured_query::field_filter::Operator;
 use syncguard_core::time::is_live;
 use syncguard_core::{AbsentReason, LockError, LockId, Result, Timestamp};
 
-use super::cleanup::is_long_dead;
+use super::cleanup::{earlier, is_long_dead};
 use super::retry::WriteRetry;
 use crate::backend::FirestoreBackend;
 use crate::document::{LOCK_ID, StoredLock, string};
@@ -21,6 +21,8 @@ pub(crate) struct Owned {
     /// Documents with this id whose lease is over.
     dead: Vec<StoredLock>,
     pub(crate) now: Timestamp,
+    /// The time by which copies are judged that are to be removed.
+    cleanup_now: Timestamp,
 }
 
 impl Owned {
@@ -30,17 +32,17 @@ impl Owned {
 
     /// Copies that have been dead for long enough to be removed beside the live one.
     pub(crate) fn leftovers(&self) -> impl Iterator<Item = &StoredLock> {
-        self.dead.iter().filter(|lock| is_long_dead(lock, self.now))
+        self.dead.iter().filter(|lock| is_long_dead(lock, self.cleanup_now))
     }
 }
 
 impl FirestoreBackend {
     pub(crate) async fn find_owned(&self, lock_id: &LockId, retry: &WriteRetry) -> Result<Owned> {
         let filter = (LOCK_ID, Operator::Equal, string(lock_id.as_str()));
-        let found = self.rpc.find(&self.options.collection, filter, None, retry.deadline).await;
+        let found = self.rpc.find(&self.options.collection, filter, None, retry.patience).await;
         let found = found.map_err(|error| self.explain_query(error, retry))?;
         let now = self.now();
-        let mut owned = Owned { live: None, dead: Vec::new(), now };
+        let mut owned = Owned { live: None, dead: Vec::new(), now, cleanup_now: earlier(now, found.read_time) };
         let mut live = 0_u32;
         let copies = found.documents.len();
         for document in found.documents {

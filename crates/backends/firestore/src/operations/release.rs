@@ -20,7 +20,7 @@ impl FirestoreBackend {
             let mut writes = vec![delete(lock)];
             writes.extend(owned.leftovers().map(delete));
             last_seen = Some(lock.expires_at);
-            match self.rpc.commit(writes, retry.deadline).await {
+            match self.rpc.commit(writes, retry.patience).await {
                 Ok(()) => return Ok(ReleaseOutcome::Released),
                 Err(error) => retry.write_failed(error).await?,
             }

@@ -7,29 +7,35 @@
 
 use std::time::Duration;
 
-use syncguard_core::{ErrorCode, LockError, Result};
+use syncguard_core::{ErrorCode, LockError, Result, Ttl};
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::{Kind, RpcError};
+use crate::pool::Patience;
 use crate::stagger::random_fraction;
 
 /// Conflicts in a row before the caller hears of it. Each lost one means that somebody else went ahead.
 const MAX_LOST: u32 = 8;
 /// A server that fails this often under a write is not going to tell.
 const MAX_DOUBTFUL: u32 = 2;
+/// A busy machine is slower than this for no reason at all.
+const LEAST_SILENCE: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// One operation: its deadline and what has happened to its writes so far.
 pub(crate) struct WriteRetry {
-    pub(crate) deadline: Instant,
+    pub(crate) patience: Patience,
     lost: u32,
     doubtful: u32,
 }
 
 impl WriteRetry {
-    pub(crate) fn begin(bound: Duration) -> Self {
-        Self { deadline: Instant::now() + bound, lost: 0, doubtful: 0 }
+    /// Begins an operation that takes no longer than `bound`. One that keeps a lease alive suspects a silent connection
+    /// after a sixth of the lease: renewal begins with a third gone, and the next try must come well before the end.
+    pub(crate) fn begin(bound: Duration, lease: Option<Ttl>) -> Self {
+        let silence = lease.map_or(bound / 3, |ttl| (ttl.duration() / 6).min(bound / 3)).max(LEAST_SILENCE);
+        Self { patience: Patience { deadline: Instant::now() + bound, silence }, lost: 0, doubtful: 0 }
     }
 
     /// Whether another writer was in the way.
@@ -70,7 +76,7 @@ impl WriteRetry {
     async fn pause(&self) {
         let rounds = self.lost + self.doubtful;
         let longest = FIRST_PAUSE.saturating_mul(1 << rounds.min(6)).min(LONGEST_PAUSE);
-        sleep_until((Instant::now() + longest.mul_f64(random_fraction())).min(self.deadline)).await;
+        sleep_until((Instant::now() + longest.mul_f64(random_fraction())).min(self.patience.deadline)).await;
     }
 
     fn mark(&self, error: LockError) -> LockError {

@@ -87,6 +87,22 @@ async fn a_service_account_signs_its_own_token_and_sends_it_over_tls() {
     assert!(!format!("{backend:?}").contains("account.json"), "{backend:?}");
 }
 
+#[test]
+fn credentials_outlive_the_runtime_that_loaded_them() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (server, first) = (runtime(), runtime());
+    let tls = server.block_on(Tls::start());
+    let file = tls.file("account.json", &service_account(tls.folder.path()));
+    let backend = first.block_on(tls.builder().credentials(&file).connect()).unwrap();
+    assert_eq!(first.block_on(tokens_of_one_call(&tls, &backend)).len(), 1);
+    drop(first);
+
+    let tokens = runtime().block_on(tokens_of_one_call(&tls, &backend));
+
+    assert_eq!(tokens.len(), 2, "the second call arrived, with a token");
+    assert!(tokens.iter().all(|token| token.starts_with("Bearer ")));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workload_identity_exchanges_the_platforms_token_for_googles() {
     let tls = Tls::start().await;

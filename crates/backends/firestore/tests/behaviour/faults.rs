@@ -181,7 +181,9 @@ async fn losing_every_time_is_service_unavailable_after_a_bounded_number_of_trie
 #[tokio::test]
 async fn a_silent_server_is_a_network_timeout_and_only_a_write_leaves_doubt() {
     let project = Project::start().await;
-    let backend = project.builder().request_timeout(Duration::from_millis(200)).connect().await.unwrap();
+    let backend = project.builder().timeout(Duration::from_secs(2)).connect().await.unwrap();
+    // The second time it is asked on a new connection.
+    project.faults.next("BatchGetDocuments", Fault::Hang);
     project.faults.next("BatchGetDocuments", Fault::Hang);
     let error = try_take(&backend, "k").await.unwrap_err();
     assert_eq!((error.code(), error.is_ambiguous()), (ErrorCode::NetworkTimeout, false));

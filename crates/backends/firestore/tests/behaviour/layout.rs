@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::support::raw::{as_number, as_text, lock_fields, number, text};
 use super::support::{Project, key, request, take, ttl};
 use syncguard_core::{
-    AcquireOutcome, Clock, ErrorCode, Fence, HashId, LockBackend, LockId, Lookup, ReleaseOutcome, SystemClock,
+    AbsentReason, AcquireOutcome, Clock, ErrorCode, ExtendOutcome, Fence, HashId, LockBackend, LockId, Lookup,
+    ReleaseOutcome, SystemClock,
 };
 
 fn sorted(fields: &HashMap<String, impl Sized>) -> Vec<&str> {
@@ -189,5 +190,44 @@ async fn an_acquire_is_idempotent_by_lock_id() {
 
     let again = backend.acquire(request(&key("k"), &id, 90_000)).await.unwrap();
 
-    assert_eq!(again, AcquireOutcome::Acquired(lease));
+    let AcquireOutcome::Acquired(again) = again else { panic!("contended by itself") };
+    assert_eq!((again.fence, again.expires_at), (lease.fence, lease.expires_at));
+    assert!(again.observed_at >= lease.observed_at && lease.observed_at.is_some(), "its age is known");
+}
+
+#[tokio::test]
+async fn an_expired_lock_is_told_from_one_that_never_was() {
+    let project = Project::start().await;
+    let (backend, dead) = (project.backend().await, LockId::random());
+    let expired_at = SystemClock.wall().as_millis() - 60_000;
+    project.raw().await.put("locks", "k", lock_fields("k", dead.as_str(), 1, expired_at)).await;
+
+    for (lock_id, reason) in [(dead, AbsentReason::Expired), (LockId::random(), AbsentReason::NotFound)] {
+        assert_eq!(backend.extend(&lock_id, ttl(1_000)).await.unwrap(), ExtendOutcome::Absent(Some(reason)));
+        assert_eq!(backend.release(&lock_id).await.unwrap(), ReleaseOutcome::Absent(Some(reason)));
+    }
+}
+
+#[tokio::test]
+async fn a_backend_is_shared_freely_and_shows_no_secret() {
+    fn assert_shareable<T: Clone + std::fmt::Debug + Send + Sync + 'static>(_: &T) {}
+    let project = Project::start().await;
+    let backend = project.builder().credentials("/canary.json").connect().await.unwrap();
+    assert_shareable(&backend);
+    assert!(!format!("{backend:?} {:?}", backend.clone()).contains("canary"));
+}
+
+#[tokio::test]
+async fn the_health_check_finds_keys_that_another_client_stores_elsewhere() {
+    let project = Project::start().await;
+    let backend = project.backend().await;
+    take(&backend, "a/b/c").await;
+    let warns = async || backend.health().await.checks.iter().any(|check| check.name == "keys");
+    assert!(!warns().await, "our own form of such keys is fine");
+
+    let expires_at = SystemClock.wall().as_millis() + 60_000;
+    let fields = lock_fields("a/b/c", LockId::random().as_str(), 1, expires_at);
+    project.raw().await.put("locks/a/b", "c", fields).await;
+
+    assert!(warns().await);
 }

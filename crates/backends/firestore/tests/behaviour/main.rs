@@ -6,7 +6,9 @@ mod support;
 
 mod auth;
 mod calls;
+mod cleanup;
 mod clocks;
+mod connections;
 mod duplicates;
 mod faults;
 mod google;

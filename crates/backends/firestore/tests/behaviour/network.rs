@@ -2,42 +2,9 @@
 
 use std::time::Duration;
 
-use super::support::{Fault as ServerFault, Project, key, request, take};
-use syncguard_core::{AcquireOutcome, ErrorCode, LockBackend, LockError, LockId};
-use syncguard_firestore::FirestoreBackend;
-use syncguard_testkit::{Fault, FaultProxy};
-
-struct Line {
-    project: Project,
-    proxy: FaultProxy,
-    backend: FirestoreBackend,
-}
-
-impl Line {
-    async fn start(patience: Duration) -> Self {
-        let project = Project::start().await;
-        let proxy = FaultProxy::start(project.address.rsplit_once(':').unwrap().1.parse().unwrap());
-        let address = format!("127.0.0.1:{}", proxy.port());
-        let backend = project.builder().emulator(address).request_timeout(patience).connect().await.unwrap();
-        Self { project, proxy, backend }
-    }
-
-    /// Asks with one lock id until there is an answer, as the client's loop does.
-    async fn insist(&self, name: &str, id: &LockId) -> AcquireOutcome {
-        let mut last: Option<LockError> = None;
-        for _ in 0..50 {
-            match self.backend.acquire(request(&key(name), id, 30_000)).await {
-                Ok(outcome) => return outcome,
-                Err(error) => {
-                    assert!(error.is_transient(), "{error:?}");
-                    last = Some(error);
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("the backend did not recover: {last:?}");
-    }
-}
+use super::support::{Fault as ServerFault, Line, key, request, take};
+use syncguard_core::{AcquireOutcome, ErrorCode, LockBackend, LockId};
+use syncguard_testkit::Fault;
 
 fn fence(outcome: AcquireOutcome) -> u64 {
     match outcome {

@@ -12,6 +12,7 @@
 
 pub mod clock;
 pub mod faults;
+pub mod line;
 pub mod raw;
 pub mod tls;
 
@@ -26,6 +27,7 @@ use tokio::task::JoinHandle;
 
 pub use clock::WrongClock;
 pub use faults::{Fault, Faults};
+pub use line::Line;
 pub use raw::Raw;
 
 /// One project on an emulator.
@@ -80,11 +82,11 @@ impl Project {
     /// A project of its own on an emulator that runs elsewhere on this machine.
     pub fn on(address: String) -> Self {
         // It may have been started a moment ago, and takes seconds to warm up beside other tests.
-        Self { id: fresh_id(), address, faults: Faults::default(), patience: Duration::from_secs(30), server: None }
+        Self { id: fresh_id(), address, faults: Faults::default(), patience: Duration::from_secs(120), server: None }
     }
 
     pub fn builder(&self) -> FirestoreBuilder {
-        FirestoreBackend::builder(self.id.as_str()).emulator(self.address.as_str()).request_timeout(self.patience)
+        FirestoreBackend::builder(self.id.as_str()).emulator(self.address.as_str()).timeout(self.patience)
     }
 
     pub async fn backend(&self) -> FirestoreBackend {
