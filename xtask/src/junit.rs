@@ -11,6 +11,8 @@ pub(crate) struct TestCase {
     /// The test's path inside the binary, for example `single::the_first_fence_is_one`.
     pub(crate) name: String,
     pub(crate) passed: bool,
+    /// Whether it failed first and passed when it was tried again.
+    pub(crate) flaky: bool,
     /// The reasons of the `SKIPPED case: reason` lines it printed.
     pub(crate) skipped: Vec<String>,
 }
@@ -24,6 +26,7 @@ fn parse_case(text: &str) -> Option<TestCase> {
     // An element without content ends in `/>`; what follows belongs to the next one.
     let content = if attributes.ends_with('/') { "" } else { rest.split("</testcase>").next()? };
     let passed = !content.contains("<failure") && !content.contains("<error");
+    let flaky = content.contains("<flakyFailure") || content.contains("<flakyError");
     let skipped = element(content, "system-out")
         .lines()
         .filter_map(|line| line.trim().strip_prefix("SKIPPED "))
@@ -33,6 +36,7 @@ fn parse_case(text: &str) -> Option<TestCase> {
         binary: attribute(attributes, "classname")?,
         name: attribute(attributes, "name")?,
         passed,
+        flaky,
         skipped,
     })
 }
@@ -76,6 +80,9 @@ test single::a_case ... ok
             <system-out>panicked</system-out>
         </testcase>
         <testcase name="plain" classname="syncguard-core" time="0.1"/>
+        <testcase name="starved" classname="syncguard-core" time="0.1">
+            <flakyFailure type="test failure">late<system-out>panicked</system-out></flakyFailure>
+        </testcase>
     </testsuite>
 </testsuites>"#;
 
@@ -83,12 +90,13 @@ test single::a_case ... ok
     fn a_report_is_read_with_its_failures_and_visible_skips() {
         let cases = parse(REPORT);
 
-        assert_eq!(cases.len(), 3);
+        assert_eq!(cases.len(), 4);
         assert_eq!(cases[0].binary, "syncguard-redis::conformance");
         assert_eq!(cases[0].name, "single::a_case");
         assert_eq!(cases[0].skipped, ["a <reason>: with a colon"]);
         assert!(cases[0].passed && !cases[1].passed && cases[2].passed);
         assert_eq!(cases[2].name, "plain");
         assert!(cases[2].skipped.is_empty());
+        assert!(cases[3].passed && cases[3].flaky && !cases[2].flaky);
     }
 }

@@ -39,19 +39,13 @@ enum Task {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Measure one backend, or the client
+    /// Measure one backend
     Bench {
         /// What to measure
         subject: Subject,
         /// Arguments for the benchmark
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
-    },
-    /// Run the tests with `soak` in their name for this long
-    Soak {
-        /// Minutes for each of them
-        #[arg(default_value_t = 10)]
-        minutes: u32,
     },
     /// Start the shared servers, print their addresses for `export`, stop them at Enter or Ctrl-C
     Servers,
@@ -63,7 +57,6 @@ enum Subject {
     Redis,
     Postgres,
     Firestore,
-    Client,
 }
 
 impl Subject {
@@ -74,7 +67,6 @@ impl Subject {
             Subject::Redis => ("syncguard-redis", "redis"),
             Subject::Postgres => ("syncguard-postgres", "postgres"),
             Subject::Firestore => ("syncguard-firestore", "firestore"),
-            Subject::Client => ("syncguard", "client"),
         }
     }
 }
@@ -94,7 +86,6 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Setup => setup::run().map(|()| ExitCode::SUCCESS),
         Task::Test { quick, packages, nextest } => test::run(quick, &packages, &nextest),
         Task::Bench { subject, arguments } => bench(subject, &arguments),
-        Task::Soak { minutes } => soak(minutes),
         Task::Servers => servers(),
     }
 }
@@ -104,17 +95,6 @@ fn bench(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
     let (package, bench) = subject.package_and_bench();
     let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench, "--"]);
     let status = command.args(arguments).status().context("cannot run cargo bench")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn soak(minutes: u32) -> Result<ExitCode> {
-    setup::run()?;
-    let servers = Servers::start()?;
-    let status = cargo::command(["nextest", "run", "--workspace", "--all-features", "--locked", "--profile", "soak"])
-        .env("SYNCGUARD_SOAK_MINUTES", minutes.to_string())
-        .envs(servers.environment())
-        .status()
-        .context("cannot run cargo nextest")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

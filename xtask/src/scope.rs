@@ -49,6 +49,11 @@ impl Scope {
         (!narrowed.packages.is_empty()).then(|| narrowed.for_build())
     }
 
+    /// Whether a package is in scope.
+    pub(crate) fn includes(&self, package: &str) -> bool {
+        self.packages.is_empty() || self.packages.iter().any(|named| named == package)
+    }
+
     /// Where cargo builds; it may be configured away from the workspace.
     pub(crate) fn target_folder(&self) -> Result<PathBuf> {
         let folder = self.metadata["target_directory"].as_str();
@@ -87,6 +92,7 @@ mod tests {
         assert_eq!(scope(&[]).for_build(), ["--workspace", "--all-features", "--locked"]);
         assert_eq!(scope(&[]).for_format(), ["--all"]);
         assert_eq!(scope(&[]).for_doctests(), Some(scope(&[]).for_build()));
+        assert!(scope(&[]).includes("lib") && scope(&["lib"]).includes("lib") && !scope(&["bin"]).includes("lib"));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub(crate) fn run(quick: bool, packages: &[String], nextest_arguments: &[String]
     }
     let tests = steps.tests(nextest_arguments)?;
     if !quick {
+        steps.seeded_bugs()?;
         steps.doctests()?;
         steps.documentation()?;
     }
@@ -77,6 +78,22 @@ impl Steps {
         self.note("tests", status.success());
         let text = fs::read_to_string(&report).with_context(|| format!("no report at {}", report.display()))?;
         Ok(junit::parse(&text))
+    }
+
+    /// Proves that the simulation can fail: with a mistake planted it must turn red. In a folder of its own, because the cfg
+    /// would otherwise have everything built twice.
+    fn seeded_bugs(&mut self) -> Result<()> {
+        if !self.scope.includes("syncguard-core") {
+            return Ok(());
+        }
+        let folder = self.scope.target_folder()?.join("seeded");
+        let arguments = line(&["test", "--package", "syncguard-core", "--test", "simulation"], &[], &["--", "caught"]);
+        announce(&arguments);
+        let mut command = cargo::command(&arguments);
+        command.env("RUSTFLAGS", "--cfg syncguard_seeded_bugs").env("CARGO_TARGET_DIR", folder);
+        let status = command.status().context("cannot run cargo test")?;
+        self.note("seeded bugs", status.success());
+        Ok(())
     }
 
     fn doctests(&mut self) -> Result<()> {

@@ -78,10 +78,10 @@ mod reaper;
 mod request;
 pub mod retry;
 mod runtime;
-#[cfg(feature = "seeded-bugs")]
+#[cfg(syncguard_seeded_bugs)]
 #[doc(hidden)]
 pub mod seeded;
-#[cfg(not(feature = "seeded-bugs"))]
+#[cfg(not(syncguard_seeded_bugs))]
 mod seeded;
 mod shared;
 pub mod storage_key;

@@ -71,6 +71,13 @@ pub struct Report<T> {
     pub loss: Option<LossReason>,
 }
 
+impl<T> Report<T> {
+    /// Work that returned `value`, and why its lock was not held any more by then.
+    pub const fn new(value: T, loss: Option<LossReason>) -> Self {
+        Self { value, loss }
+    }
+}
+
 impl<F: FenceToken> LockRequest<F> {
     pub(crate) fn new(locker: Locker<F>, key: Result<Key>) -> Self {
         let on_release_error = locker.0.on_release_error.clone();

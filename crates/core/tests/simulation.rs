@@ -289,7 +289,7 @@ fn a_failure_that_is_wrongly_called_certain_makes_no_two_believers() {
     assert!(total(&tallies, Tally::HOLDS) > 4_000, "the worlds must be busy to prove anything");
 }
 
-#[cfg(feature = "seeded-bugs")]
+#[cfg(syncguard_seeded_bugs)]
 #[test]
 fn a_lease_of_unknown_age_that_counts_as_new_is_caught() {
     use syncguard_core::seeded::{SeededBug, plant};
@@ -303,7 +303,7 @@ fn a_lease_of_unknown_age_that_counts_as_new_is_caught() {
     assert!(overlaps > 0);
 }
 
-#[cfg(feature = "seeded-bugs")]
+#[cfg(syncguard_seeded_bugs)]
 #[test]
 fn a_deadline_counted_from_the_reply_is_caught() {
     use syncguard_core::seeded::{SeededBug, plant};

@@ -116,3 +116,72 @@ async fn a_stuck_sink_loses_events_and_delays_nothing() {
     assert!(handle.lost_events() > 0);
     drop(open);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_and_a_wait_without_the_lock_are_told() {
+    let (locker, handle, log) = logged(false);
+    let guard = locker.lock("k").ttl(Duration::from_secs(1)).acquire().await.unwrap();
+    let waiting = locker.lock("k").timeout(Duration::from_millis(200)).max_retries(0);
+    assert!(waiting.acquire().await.is_err());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(!guard.is_held() && !guard.is_held(), "asking twice tells once");
+
+    let told = events(&handle, &log);
+
+    let beyond_calls: Vec<_> = told.into_iter().filter(|(operation, _)| *operation != Operation::Acquire).collect();
+    let timeout = Reason::Error(syncguard_core::ErrorCode::AcquisitionTimeout);
+    let lost = Reason::Lost(syncguard_core::LossReason::Expired);
+    assert_eq!(beyond_calls, [(Operation::Wait, Some(timeout)), (Operation::Hold, Some(lost))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_caller_left_is_told_as_abandoned() {
+    struct Silent;
+
+    impl LockBackend for Silent {
+        type Fence = syncguard_core::Fence;
+
+        fn capabilities(&self) -> syncguard_core::Capabilities {
+            MemoryBackend::new().capabilities()
+        }
+
+        async fn acquire(
+            &self,
+            _: syncguard_core::AcquireRequest<'_>,
+        ) -> syncguard_core::Result<syncguard_core::AcquireOutcome> {
+            std::future::pending().await
+        }
+
+        async fn release(&self, _: &LockId) -> syncguard_core::Result<syncguard_core::ReleaseOutcome> {
+            std::future::pending().await
+        }
+
+        async fn extend(
+            &self,
+            _: &LockId,
+            _: syncguard_core::Ttl,
+        ) -> syncguard_core::Result<syncguard_core::ExtendOutcome> {
+            std::future::pending().await
+        }
+
+        async fn lookup(
+            &self,
+            _: syncguard_core::Lookup<'_>,
+        ) -> syncguard_core::Result<Option<syncguard_core::LockInfo>> {
+            std::future::pending().await
+        }
+
+        async fn purge_expired(&self) -> syncguard_core::Result<u64> {
+            std::future::pending().await
+        }
+    }
+    let log = Log::default();
+    let sink = log.clone();
+    let backend = Telemetry::new(Silent, move |event| sink.lock().unwrap().push(event.clone()));
+    let handle = backend.handle();
+
+    let id = LockId::random();
+    assert!(tokio::time::timeout(Duration::from_secs(1), backend.release(&id)).await.is_err());
+
+    assert_eq!(events(&handle, &log), [(Operation::Release, Some(Reason::Abandoned))]);
+}

@@ -19,9 +19,8 @@ pub(crate) fn app(locker: Locker) -> Router {
 }
 
 async fn report(State(locker): State<Locker>, Path(name): Path<String>) -> Response {
-    let key = format!("report:{name}");
     let held = locker
-        .lock(&key)
+        .lock(format!("report:{name}"))
         .timeout(Duration::ZERO)
         .keep_alive()
         .run(async |lock| {
@@ -31,28 +30,29 @@ async fn report(State(locker): State<Locker>, Path(name): Path<String>) -> Respo
         .await;
     match held {
         Ok(text) => text.into_response(),
-        Err(error) => refuse(&locker, &key, &error).await,
+        Err(error) => refuse(&error),
     }
 }
 
-async fn refuse(locker: &Locker, key: &str, error: &LockError) -> Response {
+fn refuse(error: &LockError) -> Response {
     let status = match error.code() {
         ErrorCode::AcquisitionTimeout => StatusCode::LOCKED,
         ErrorCode::LockLost => StatusCode::CONFLICT,
         ErrorCode::InvalidArgument => StatusCode::BAD_REQUEST,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
-    // Whole seconds, rounded up; a lock that is gone by now is worth an early try.
-    let info = locker.inspect(key).await.ok().flatten();
-    let seconds = info.map_or(1, |info| info.free_in().as_secs() + 1);
+    // Whole seconds, rounded up. The error of contention carries it: nobody has to be asked again.
+    let seconds = error.free_in().map_or(1, |free_in| free_in.as_secs() + 1);
     (status, [(header::RETRY_AFTER, seconds.to_string())], format!("{error}\n")).into_response()
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::io::Result<()> {
     let url = std::env::var("SYNCGUARD_URL").unwrap_or_else(|_| "memory:".to_owned());
-    let backend = syncguard::open(&url).await.map_err(std::io::Error::other)?;
+    let locker = syncguard::connect(&url).await.map_err(std::io::Error::other)?;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, app(Locker::new(backend))).await
+    axum::serve(listener, app(locker.clone())).await?;
+    locker.shutdown(Duration::from_secs(5)).await;
+    Ok(())
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use syncguard::{Fence, LockError, Locker};
+use syncguard::{Fence, LockError};
 
 /// A register that checks fences.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Ledger {
 
 /// One holder falls asleep, a second one writes, the first one wakes up and tries to.
 pub(crate) async fn story(url: &str) -> Result<(Ledger, Result<(), String>), LockError> {
-    let locker = Locker::new(syncguard::open(url).await?);
+    let locker = syncguard::connect(url).await?;
     let mut ledger = Ledger::default();
 
     let sleeper = locker.lock("ledger").ttl(Duration::from_millis(50)).acquire().await?;

@@ -3,11 +3,11 @@
 //! The term of a leader is its fence: work that carries the term can be refused when a later leader has been at it.
 //! `cargo run -p syncguard --example follow_the_leader`
 
-use syncguard::{Fence, LockError, Locker};
+use syncguard::{Fence, LockError};
 
 /// Each of three candidates leads for a moment; returns who led in which term, in order.
 pub(crate) async fn story(url: &str) -> Result<Vec<(u32, Fence)>, LockError> {
-    let locker = Locker::new(syncguard::open(url).await?);
+    let locker = syncguard::connect(url).await?;
     let (record, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let candidates: Vec<_> = (1..=3)
         .map(|name| {

@@ -31,7 +31,7 @@ pub(crate) async fn midnight(locker: &Locker, skew: Duration, report: impl Async
 
 /// Three hosts, one report.
 pub(crate) async fn story(url: &str) -> Result<(Vec<Night>, u32), LockError> {
-    let locker = Locker::new(syncguard::open(url).await?);
+    let locker = syncguard::connect(url).await?;
     let mut reports = 0;
     let mut nights = Vec::new();
     for _host in 0..3 {

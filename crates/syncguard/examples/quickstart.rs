@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use syncguard::{Fence, LockError, Locker};
+use syncguard::{Fence, LockError};
 
 /// Holds `greeting` while the work runs, and returns what the work made of its fence.
 pub(crate) async fn story(url: &str) -> Result<(String, Fence), LockError> {
-    let locker = Locker::new(syncguard::open(url).await?);
+    let locker = syncguard::connect(url).await?;
 
     // Renewed while the work runs; dropped if the lock is lost; released at the end.
     let fence = locker
@@ -19,6 +19,8 @@ pub(crate) async fn story(url: &str) -> Result<(String, Fence), LockError> {
         .run(async |lock| lock.fence())
         .await?;
 
+    // Nothing is left to its lease when the program ends.
+    locker.shutdown(Duration::from_secs(5)).await;
     Ok((format!("hello from fence {fence}"), fence))
 }
 

@@ -1,17 +1,49 @@
 //! A distributed lock for people who run the same code on more than one machine.
 //!
-//! This crate is what applications add: everything of [`syncguard_core`], the storages behind features, and
-//! [`open`] to choose one by URL. With default features it needs nothing installed: locks live in an `SQLite` file shared
-//! by all processes of the machine, and changing the URL moves them to Redis, `PostgreSQL` or Firestore.
+//! ```
+//! use std::time::Duration;
 //!
-//! Libraries that take or offer locks should depend on `syncguard-core` instead, which has no driver in it.
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), syncguard::LockError> {
+//! let locker = syncguard::connect("memory:").await?; // or sqlite:PATH, redis://…, postgres://…, firestore://…
+//! let receipt = locker
+//!     .lock("payment:42")
+//!     .timeout(Duration::from_secs(5)) // how long to wait for it
+//!     .keep_alive() // renewed while the work runs; the work is dropped if the lock is lost
+//!     .run(async |lock| format!("charged under fence {}", lock.fence()))
+//!     .await?;
+//! assert_eq!(receipt, "charged under fence 000000000000001");
+//! locker.shutdown(Duration::from_secs(5)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate is what applications add: everything of [`syncguard_core`], the backends behind features, and [`connect`] to
+//! choose one by URL. With default features it needs nothing installed: locks live in an `SQLite` file, and changing the URL moves
+//! them to Redis, `PostgreSQL` or Firestore. Libraries that take or offer locks should depend on `syncguard-core` instead, which
+//! has no driver in it.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `sqlite` (default) | the embedded backend: one file, all processes of one machine |
+//! | `redis`, `postgres`, `firestore` | those backends |
+//! | `blocking` | the same locks for programs without async code |
+//! | `tracing`, `metrics` | warnings and events; histograms and counters |
+//! | `full` | all of them |
+//!
+//! Tested on Linux. On macOS the sqlite backend notices another process's release by looking again, not by a wake-up; on
+//! Windows it does not compile.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 #[cfg(doctest)]
 mod doctests;
 mod open;
 mod url;
 
-pub use open::open;
+pub use open::{connect, open};
 pub use syncguard_core::*;
 pub use url::{KNOWN_SCHEMES, RedactedUrl, Scheme};
 

@@ -2,11 +2,34 @@
 //!
 //! A dispatch by scheme and nothing more: options, their defaults and their errors belong to each backend.
 
-use syncguard_core::{AnyBackend, LockError, MemoryBackend, Result};
+use syncguard_core::{AnyBackend, LockError, Locker, MemoryBackend, Result};
 
 use crate::Scheme;
 
-/// Opens the backend that a URL names.
+/// Connects to the backend that a URL names, and returns the locker that a program starts with.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), syncguard::LockError> {
+/// let locker = syncguard::connect("memory:").await?;
+/// assert_eq!(locker.lock("answer").run(async |_| 42).await?, 42);
+/// locker.shutdown(Duration::from_secs(5)).await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancel safety
+/// As [`open`].
+pub async fn connect(url: &str) -> Result<Locker> {
+    Ok(Locker::new(open(url).await?))
+}
+
+/// Opens the backend that a URL names, for those who want the backend itself. Most programs want [`connect`].
 ///
 /// | URL | feature | seen by |
 /// |---|---|---|

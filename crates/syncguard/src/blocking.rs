@@ -1,0 +1,281 @@
+//! The same locks for programs without async code.
+//!
+//! One background runtime per process, made on first use, carries the connections and renews the locks: a lock taken with
+//! `keep_alive` is renewed while the calling thread computes. Every call blocks its thread until it has its answer.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), syncguard::LockError> {
+//! let locker = syncguard::blocking::connect("memory:")?; // or sqlite:PATH, redis://…, postgres://…
+//! let receipt = locker
+//!     .lock("payment:42")
+//!     .timeout(Duration::from_secs(5))
+//!     .keep_alive()
+//!     .run(|lock| format!("charged under fence {}", lock.fence()))?;
+//! assert_eq!(receipt, "charged under fence 000000000000001");
+//!
+//! if let Some(guard) = locker.lock("payment:42").try_acquire()? {
+//!     guard.check()?; // before each step that must not run twice
+//! } // released here
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Called inside an async context, every function here answers with an error that says so instead of blocking the runtime.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use syncguard_core::{
+    AnyBackend, ExtendOutcome, Fence, FenceToken, IntoKey, IntoLabel, IntoTtl, LockBackend, LockError, LockHandle,
+    LockId, LockInfo, LossReason, ReleaseOutcome, Report, Result,
+};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Connects to the backend that a URL names.
+///
+/// # Errors
+/// As [`open`](crate::open); [`InvalidArgument`](crate::ErrorCode::InvalidArgument) inside an async context.
+pub fn connect(url: &str) -> Result<Locker> {
+    block_on(crate::open(url)).flatten().map(Locker::new)
+}
+
+/// The runtime of all blocking calls of this process.
+fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: OnceLock<std::io::Result<Runtime>> = OnceLock::new();
+    let made = RUNTIME
+        .get_or_init(|| Builder::new_multi_thread().worker_threads(1).thread_name("syncguard").enable_all().build());
+    made.as_ref()
+        .map_err(|error| LockError::internal("the background thread cannot be started").with_source(error.to_string()))
+}
+
+/// Waits for an answer on the calling thread.
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
+    if Handle::try_current().is_ok() {
+        return Err(LockError::invalid("the blocking API was called inside an async context")
+            .with_hint("use syncguard::connect and await there, or move the call into spawn_blocking's own thread"));
+    }
+    Ok(runtime()?.block_on(work))
+}
+
+/// The entrance: makes lock requests against one backend. Cheap to clone; clones share the backend.
+pub struct Locker<F: FenceToken = Fence>(syncguard_core::Locker<F>);
+
+impl<F: FenceToken> Clone for Locker<F> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<F: FenceToken> fmt::Debug for Locker<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl<F: FenceToken> Locker<F> {
+    /// Makes a locker with default settings.
+    pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
+        Self(syncguard_core::Locker::new(backend))
+    }
+
+    /// Returns the backend behind it.
+    pub fn backend(&self) -> &AnyBackend<F> {
+        self.0.backend()
+    }
+
+    /// Starts a request for one key. A bad key surfaces when the request is used, before any I/O.
+    pub fn lock(&self, key: impl IntoKey) -> LockRequest<F> {
+        LockRequest(self.0.lock(key))
+    }
+
+    /// Returns whether anybody holds the key now.
+    ///
+    /// # Errors
+    /// What the backend reports; [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for a bad key.
+    pub fn is_locked(&self, key: impl IntoKey) -> Result<bool> {
+        block_on(self.0.is_locked(key))?
+    }
+
+    /// Returns the live lock on a key, for diagnostics.
+    ///
+    /// # Errors
+    /// As [`is_locked`](Self::is_locked).
+    pub fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo<F>>> {
+        block_on(self.0.inspect(key))?
+    }
+
+    /// Releases by id: for handles that crossed a process boundary.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    pub fn release_id(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
+        block_on(self.0.release_id(lock_id))?
+    }
+
+    /// Replaces the lease by id: for handles that crossed a process boundary.
+    ///
+    /// # Errors
+    /// What the backend reports; [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for a bad ttl.
+    pub fn extend_id(&self, lock_id: &LockId, ttl: impl IntoTtl) -> Result<ExtendOutcome> {
+        block_on(self.0.extend_id(lock_id, ttl))?
+    }
+
+    /// Waits, for at most `timeout`, until abandoned attempts have been undone, and returns whether they were.
+    ///
+    /// Guards of this API release before their drop returns, so a program needs it only after waits that were cut off.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) inside an async context.
+    pub fn shutdown(&self, timeout: Duration) -> Result<bool> {
+        block_on(async { self.0.shutdown(timeout).await })
+    }
+}
+
+/// A request for one lock. Finish it with [`try_acquire`](Self::try_acquire), [`acquire`](Self::acquire) or [`run`](Self::run).
+#[must_use = "a request does nothing until it is used"]
+#[derive(Clone)]
+pub struct LockRequest<F: FenceToken = Fence>(syncguard_core::LockRequest<F>);
+
+impl<F: FenceToken> LockRequest<F> {
+    /// Sets the length of the lease. Default 30 s.
+    pub fn ttl(self, ttl: impl IntoTtl) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// Sets the whole budget for getting the lock. Default 5 s.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self(self.0.timeout(timeout))
+    }
+
+    /// Waits without limit.
+    pub fn wait_forever(self) -> Self {
+        Self(self.0.wait_forever())
+    }
+
+    /// Sets how many attempts may follow the first. Default 10.
+    pub fn max_retries(self, retries: u32) -> Self {
+        Self(self.0.max_retries(retries))
+    }
+
+    /// Sets the delay before the first retry. Default 100 ms.
+    pub fn retry_delay(self, delay: Duration) -> Self {
+        Self(self.0.retry_delay(delay))
+    }
+
+    /// Renews the lease every third of its length, from a thread of its own, for as long as the guard lives.
+    pub fn keep_alive(self) -> Self {
+        Self(self.0.keep_alive())
+    }
+
+    /// Sets the longest time that the lock is held.
+    pub fn max_hold(self, longest: Duration) -> Self {
+        Self(self.0.max_hold(longest))
+    }
+
+    /// Sets what the holder calls itself, for people who wonder who holds the lock.
+    pub fn label(self, label: impl IntoLabel) -> Self {
+        Self(self.0.label(label))
+    }
+
+    /// Tries once. Contention is `None`, not an error.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for bad settings and inside an async context, otherwise what the backend
+    /// reports.
+    pub fn try_acquire(self) -> Result<Option<Guard<F>>> {
+        Ok(block_on(self.0.try_acquire())??.map(Guard))
+    }
+
+    /// Waits for the lock within the budget.
+    ///
+    /// # Errors
+    /// [`AcquisitionTimeout`](crate::ErrorCode::AcquisitionTimeout) when somebody else held it for the whole budget; otherwise as
+    /// [`try_acquire`](Self::try_acquire).
+    pub fn acquire(self) -> Result<Guard<F>> {
+        block_on(self.0.acquire())?.map(Guard)
+    }
+
+    /// Waits for the lock, runs the work under it and releases.
+    ///
+    /// A thread cannot be stopped from outside, so the work itself asks [`LockHandle::check`] before each step that must not run
+    /// twice. Like its async sister, `run` is strict: a value that came after the loss is dropped;
+    /// [`run_and_report`](Self::run_and_report) keeps it.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when the lock did not last as long as the work.
+    pub fn run<T>(self, work: impl FnOnce(&LockHandle<F>) -> T) -> Result<T> {
+        let guard = self.acquire()?;
+        let value = work(&guard);
+        guard.check()?;
+        Ok(value)
+    }
+
+    /// Does what [`run`](Self::run) does, and keeps the value of work whose lock was lost before it finished.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn run_and_report<T>(self, work: impl FnOnce(&LockHandle<F>) -> T) -> Result<Report<T>> {
+        let guard = self.acquire()?;
+        let value = work(&guard);
+        let loss = guard.loss();
+        Ok(Report::new(value, loss))
+    }
+}
+
+/// The owner of a held lock: releases it when dropped, and waits for the answer (at most about 5 s).
+///
+/// Everything that can be asked without waiting is on [`LockHandle`], to which this derefs.
+#[must_use = "a dropped guard releases its lock at once; bind it to a name (not to `_`)"]
+pub struct Guard<F: FenceToken = Fence>(syncguard_core::Guard<F>);
+
+impl<F: FenceToken> Guard<F> {
+    /// Gives the lock back. A second release answers [`Absent`](ReleaseOutcome::Absent) without asking the backend.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    pub fn release(&self) -> Result<ReleaseOutcome> {
+        block_on(self.0.release())?
+    }
+
+    /// Replaces the lease by now + ttl: it may shorten.
+    ///
+    /// # Errors
+    /// As [`LockHandle::extend`].
+    pub fn extend(&self, ttl: impl IntoTtl) -> Result<ExtendOutcome> {
+        block_on(self.0.extend(ttl))?
+    }
+
+    /// Blocks until the lock is lost or released: for a thread that watches over the work of another.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) inside an async context.
+    pub fn lost(&self) -> Result<LossReason> {
+        block_on(self.0.lost())
+    }
+}
+
+impl<F: FenceToken> Drop for Guard<F> {
+    fn drop(&mut self) {
+        // A failure here is not silent: the drop of the guard inside tries again in the background and tells the hook. Inside an
+        // async context nothing may block, and that background release is all there is.
+        let _ = self.release();
+    }
+}
+
+impl<F: FenceToken> Deref for Guard<F> {
+    type Target = LockHandle<F>;
+
+    fn deref(&self) -> &LockHandle<F> {
+        &self.0
+    }
+}
+
+impl<F: FenceToken> fmt::Debug for Guard<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
