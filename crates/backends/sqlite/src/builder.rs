@@ -14,6 +14,7 @@ use crate::pool;
 
 /// When an acquisition counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Synchronous {
     /// When it is on the disk: a power cut never makes a fence repeat. The default.
     #[default]

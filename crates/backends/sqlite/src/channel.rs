@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use syncguard_core::{Clock, ErrorCode, LockError, Result, SystemClock};
+use syncguard_core::{BootTime, Clock, ErrorCode, LockError, Result, SystemClock};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 const WAITING: u8 = 0;
 const TAKEN: u8 = 1;
@@ -63,7 +64,7 @@ impl<T> Pending<T> {
         let begin = SystemClock.boot();
         let mut wait = Duration::from_millis(1);
         loop {
-            let before = SystemClock.boot();
+            let moment = Moment::now();
             tokio::select! {
                 biased;
                 answer = &mut self.reply => {
@@ -71,14 +72,15 @@ impl<T> Pending<T> {
                 }
                 () = tokio::time::sleep(wait) => {}
             }
-            let now = SystemClock.boot();
-            if now.since(begin) >= CALL_LIMIT {
+            let gone = SystemClock.boot().since(begin);
+            if gone >= CALL_LIMIT {
                 return Err(self.give_up());
             }
-            if now.since(before) < wait {
+            if moment.is_of_paused_time() {
                 slow_down_paused_time().await;
             } else {
-                wait = CALL_LIMIT.saturating_sub(now.since(begin));
+                // In steps, so that a paused clock that was not noticed at first does not jump far.
+                wait = (wait * 4).min(CALL_LIMIT.saturating_sub(gone));
             }
         }
     }
@@ -106,6 +108,27 @@ impl<T> Pending<T> {
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         self.abandon();
+    }
+}
+
+/// A moment on tokio's clock, between two readings of the real one.
+struct Moment {
+    before: BootTime,
+    at: Instant,
+    after: BootTime,
+}
+
+impl Moment {
+    fn now() -> Self {
+        let (before, at) = (SystemClock.boot(), Instant::now());
+        Self { before, at, after: SystemClock.boot() }
+    }
+
+    /// Whether tokio's clock has gone by more or less than the real one since: a test has paused it.
+    fn is_of_paused_time(&self) -> bool {
+        let now = Self::now();
+        let gone = now.at - self.at;
+        gone > now.after.since(self.before) || gone < now.before.since(self.after)
     }
 }
 

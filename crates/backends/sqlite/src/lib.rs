@@ -7,6 +7,9 @@
 //! * Many processes queue for their turn instead of starving each other.
 //! * A file that is not ours, damaged, replaced, or on a network filesystem is an error that says so; nothing is overwritten.
 //!
+//! It works on Linux and other Unixes. On macOS and others than Linux, waiters in *other processes* are not woken by a release:
+//! they look again by their retry schedule. It does not compile for Windows.
+//!
 //! It is for **one machine**. For locks across machines use the Redis, PostgreSQL or Firestore backend.
 
 #[cfg(not(unix))]
