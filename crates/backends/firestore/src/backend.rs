@@ -8,17 +8,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use syncguard_core::listener::stagger::Window;
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend, LockId,
     LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::FirestoreBuilder;
-use crate::listener::Listener;
+use crate::listener::{Documents, Listener};
 use crate::names::DocumentIds;
 use crate::rpc::Rpc;
 use crate::skew::{ClockOffset, Skew};
-use crate::stagger::Stagger;
 
 /// Locks in a Firestore database.
 ///
@@ -32,7 +32,8 @@ pub struct FirestoreBackend {
     pub(crate) options: Arc<FirestoreBuilder>,
     pub(crate) skew: Arc<Skew>,
     listener: Arc<Listener>,
-    pub(crate) stagger: Arc<Stagger>,
+    /// How far hints are held back, learnt from attempts that were lost to other processes.
+    pub(crate) window: Arc<Window>,
     /// Whether a look is having a dead lock removed now.
     pub(crate) is_cleaning: Arc<AtomicBool>,
 }
@@ -64,9 +65,9 @@ impl FirestoreBackend {
         options.check()?;
         let skew = Arc::new(Skew::default());
         let rpc = Rpc::new(&options, skew.clone())?;
-        let stagger = Arc::new(Stagger::default());
-        let listener = Arc::new(Listener::new(rpc.clone(), stagger.clone()));
-        Ok(Self { rpc, options: Arc::new(options), skew, listener, stagger, is_cleaning: Arc::default() })
+        let window = Arc::new(Window::default());
+        let listener = Arc::new(Listener::new(Documents { rpc: rpc.clone(), window: window.clone() }));
+        Ok(Self { rpc, options: Arc::new(options), skew, listener, window, is_cleaning: Arc::default() })
     }
 
     /// How far the server's clock is from this machine's, by the best of the recent answers; `None` before the first.
@@ -111,7 +112,7 @@ impl LockBackend for FirestoreBackend {
 
     async fn subscribe(&self, key: &Key) -> WakeHint {
         match DocumentIds::of(key) {
-            Ok(ids) => self.listener.wake(&self.lock_name(&ids)).await,
+            Ok(ids) => self.listener.subscribe(&self.lock_name(&ids)).await,
             Err(_) => WakeHint::never(),
         }
     }

@@ -15,6 +15,8 @@
 //! # }
 //! ```
 //!
+//! It works the same on Linux, macOS and Windows.
+//!
 //! `docs/backends/firestore.md` has guarantees, costs, limits, rights and indexes.
 
 mod auth;
@@ -30,7 +32,6 @@ mod operations;
 mod pool;
 mod rpc;
 mod skew;
-mod stagger;
 mod url;
 
 pub use backend::FirestoreBackend;

@@ -26,6 +26,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// How far the server's clock is ahead of this machine's (negative: behind), as seen by one round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClockOffset {
     /// Server minus local, in milliseconds.
     pub millis: i64,

@@ -45,14 +45,14 @@ impl FirestoreBackend {
             match self.rpc.commit(writes, retry.patience).await {
                 Ok(()) => {
                     if !retry.was_disputed() {
-                        self.stagger.won();
+                        self.window.won();
                     }
                     warn_near_limit(grant.fence, request.key);
                     return Ok(AcquireOutcome::Acquired(Lease::new(grant.fence, new.expires_at).observed_at(now)));
                 }
                 Err(error) => {
                     if error.is_conflict() {
-                        self.stagger.lost();
+                        self.window.lost();
                     }
                     retry.write_failed(error).await?;
                 }

@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::error::{Kind, RpcError};
 use crate::pool::Patience;
-use crate::stagger::random_fraction;
 
 /// Conflicts in a row before the caller hears of it. Each lost one means that somebody else went ahead.
 const MAX_LOST: u32 = 8;
@@ -82,6 +81,12 @@ impl WriteRetry {
     fn mark(&self, error: LockError) -> LockError {
         if self.is_doubtful() { error.ambiguous() } else { error }
     }
+}
+
+/// Uniform in 0..=1.
+fn random_fraction() -> f64 {
+    // Without randomness every pause is the longest one: slower, never wrong.
+    getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX))
 }
 
 fn crowded(lost: u32) -> LockError {
