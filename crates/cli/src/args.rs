@@ -25,7 +25,7 @@ Examples:
   deploy mutex:               syncguard run -w 30m --ttl 60s --label \"$RUN_ID\" deploy:prod -- ./deploy.sh
   migrations in pods:         syncguard run -w 10m migrate:app -- ./migrate up
   leader-only worker:         syncguard run -w forever --ttl 15s --respawn leader:mailer -- ./mailer
-  by hand:                    eval \"$(syncguard acquire --format env deploy:prod)\"; trap 'syncguard release' EXIT
+  by hand:                    eval \"$(syncguard acquire --format env deploy:prod)\" || exit; trap 'syncguard release' EXIT
 
 Exit codes:
   the command's own, 128+n    it ran
@@ -33,9 +33,24 @@ Exit codes:
   64  usage                   69  backend unreachable     70  internal
   77  credentials             78  configuration           126/127  command not executable / not found";
 
+/// The version, and which backends were compiled in.
+fn version() -> &'static str {
+    static TEXT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+        let all = [
+            ("sqlite", cfg!(feature = "sqlite")),
+            ("redis", cfg!(feature = "redis")),
+            ("postgres", cfg!(feature = "postgres")),
+            ("firestore", cfg!(feature = "firestore")),
+        ];
+        let compiled: Vec<&str> = all.into_iter().filter(|(_, is_in)| *is_in).map(|(name, _)| name).collect();
+        format!("{} (backends: {})", env!("CARGO_PKG_VERSION"), compiled.join(", "))
+    });
+    &TEXT
+}
+
 /// Hold a distributed lock around a command.
 #[derive(Debug, Parser)]
-#[command(name = "syncguard", version, styles = STYLES, max_term_width = 110, after_long_help = EXAMPLES)]
+#[command(name = "syncguard", version = version(), styles = STYLES, max_term_width = 110, after_long_help = EXAMPLES)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -97,7 +112,7 @@ pub(crate) struct Global {
     pub(crate) quiet: bool,
 
     /// When to use colour
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
 
     /// The library's log on stderr: off, error, warn, info, debug, trace
@@ -147,8 +162,12 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Print the completions for a shell
     Completions(CompletionsArgs),
-    /// Print the manual page
-    Man,
+    /// Print the SQL that makes the tables of PostgreSQL
+    Schema(SchemaArgs),
+    /// Print a manual page
+    Man(ManArgs),
+    /// Wait until a lock is free, without taking it (exit 75 if it is not in time)
+    Wait(WaitArgs),
 }
 
 /// How a lock is taken, by `run` and `acquire` alike.
@@ -231,7 +250,7 @@ pub(crate) struct RunArgs {
     pub(crate) max_runtime: Option<Duration>,
 
     /// What the command leaves running when it ends: wait for it, kill it, or leave it without the lock
-    #[arg(long, value_name = "WHAT", default_value = "wait", hide_possible_values = true)]
+    #[arg(long, value_name = "WHAT", default_value = "wait")]
     pub(crate) background: Background,
 
     /// Refuse to run where processes could outlive a lost lock (exit 78)
@@ -267,18 +286,18 @@ pub(crate) struct RunArgs {
 /// `acquire`
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The handle is a secret: whoever knows it can release the lock. With --format env a failure prints `(exit N)`, so that
-`eval` fails too.
+The handle is a secret: whoever knows it can release the lock. With --format env a failure prints text that makes `eval` fail
+and unsets the variables; `|| exit` after it is what keeps a script from going on without the lock.
 
 Examples:
   id=$(syncguard acquire --ttl 2m deploy:prod) && …; printf %s \"$id\" | syncguard release -
-  eval \"$(syncguard acquire --format env deploy:prod)\"; trap 'syncguard release' EXIT")]
+  eval \"$(syncguard acquire --format env deploy:prod)\" || exit; trap 'syncguard release' EXIT")]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) taking: Taking,
 
     /// How to print the handle: `id`, or `env` for the shell's eval
-    #[arg(long, value_name = "FORM", default_value = "id", hide_possible_values = true, conflicts_with = "json")]
+    #[arg(long, value_name = "FORM", default_value = "id", conflicts_with = "json")]
     pub(crate) format: Format,
 
     /// The lock's name
@@ -354,6 +373,42 @@ pub(crate) struct CompletionsArgs {
     /// bash, elvish, fish, powershell or zsh
     #[arg(value_name = "SHELL", hide_possible_values = true)]
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// `schema`
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArgs {
+    /// The table of the locks, if it is not the default one
+    #[arg(long, value_name = "NAME")]
+    pub(crate) table: Option<String>,
+
+    /// The table of the counters
+    #[arg(long, value_name = "NAME")]
+    pub(crate) fence_table: Option<String>,
+
+    /// Also what makes the server refuse to lower or delete a counter
+    #[arg(long)]
+    pub(crate) protect: bool,
+}
+
+/// `man`
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// The command whose page is wanted; without it, that of the program
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+}
+
+/// `wait`
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// Wait at most this long, or `forever`
+    #[arg(short, long, value_name = "DUR", default_value = "forever", value_parser = values::wait)]
+    pub(crate) wait: Wait,
+
+    /// The lock's name
+    #[arg(value_name = "KEY", value_parser = values::KeyParser)]
+    pub(crate) key: Key,
 }
 
 /// `doctor`

@@ -1,7 +1,7 @@
 //! Which backend is meant?
 //!
 //! `--url`, `SYNCGUARD_URL`, `--url-file`, the user's config file, the machine's, and at last the embedded store of this
-//! machine. Never a file of the current directory: a checkout must not decide where its deployment locks. Whatever could
+//! user. Never a file of the current directory: a checkout must not decide where its deployment locks. Whatever could
 //! send two hosts to two different stores without anybody noticing (an empty variable, a misspelt one, two answers at once) is
 //! refused instead of guessed.
 
@@ -48,8 +48,37 @@ struct ConfigFile {
     require: Option<Require>,
 }
 
+impl Backend {
+    /// The file of an embedded store, if it does not exist although it could.
+    pub(crate) fn missing_file(&self) -> Option<PathBuf> {
+        let path = match &self.source {
+            Source::Default(path) => path.clone(),
+            _ if self.scheme == Scheme::Sqlite => {
+                let path = self.url.split_once(':')?.1.split('?').next()?;
+                PathBuf::from(path.replace("%3F", "?").replace("%23", "#").replace("%25", "%"))
+            }
+            _ => return None,
+        };
+        let could = matches!(self.source, Source::Default(_)) || path.parent().is_some_and(Path::is_dir);
+        (could && !path.exists()).then_some(path)
+    }
+}
+
 /// Chooses the backend, or says what stands in the way.
 pub(crate) fn resolve(global: &Global, url_on_command_line: bool, output: Output) -> Result<Backend, Failure> {
+    let backend = resolve_untouched(global, url_on_command_line, output)?;
+    if let Source::Default(path) = &backend.source {
+        make_parent(path)?;
+    }
+    Ok(backend)
+}
+
+/// As [`resolve`], without making the place of the default store.
+pub(crate) fn resolve_untouched(
+    global: &Global,
+    url_on_command_line: bool,
+    output: Output,
+) -> Result<Backend, Failure> {
     refuse_misspelt_variables(env::vars_os().map(|(name, _)| name))?;
     let mut require = global.require.as_deref().map(parse_require).transpose()?;
     let found = from_arguments(global, url_on_command_line)?;
@@ -66,10 +95,32 @@ pub(crate) fn resolve(global: &Global, url_on_command_line: bool, output: Output
     check_locality(&backend, require, output)?;
     warn_of_exposed_password(&backend, output);
     check_transport(&backend, global.require_tls, output)?;
-    if let Source::Default(path) = &backend.source {
-        make_parent(path)?;
+    refuse_memory(&backend)?;
+    if let Source::Default(path) = &backend.source
+        && require != Some(Require::Local)
+    {
+        warn_of_roots_store(path, Path::new(ROOTS_STORE), output);
     }
     Ok(backend)
+}
+
+/// Every command has a memory of its own: a lock in it excludes nobody.
+fn refuse_memory(backend: &Backend) -> Result<(), Failure> {
+    if backend.scheme != Scheme::Memory || backend.url != "memory:" {
+        return Ok(());
+    }
+    Err(Failure::config("a lock in memory: excludes nobody, because each command has a memory of its own")
+        .hint("use sqlite:PATH for this machine; memory: is for tests of programs that use the library"))
+}
+
+/// The default store is this user's. Where root has one too, two people may believe that they share one.
+fn warn_of_roots_store(own: &Path, roots: &Path, output: Output) {
+    if own != roots && roots.exists() {
+        output.warn(
+            &format!("the locks of this user are in {}, those of root in {}", show(own), show(roots)),
+            Some("share one on purpose with SYNCGUARD_URL=sqlite:PATH?mode=660; SYNCGUARD_REQUIRE=local silences this"),
+        );
+    }
 }
 
 fn chosen(url: String, source: Source) -> Result<Backend, Failure> {
@@ -87,7 +138,7 @@ fn from_arguments(global: &Global, url_on_command_line: bool) -> Result<Option<B
         if url.trim().is_empty() {
             let name = if url_on_command_line { "--url" } else { "SYNCGUARD_URL" };
             return Err(Failure::config(format!("{name} is empty"))
-                .hint("give it a backend URL, or unset it to use the store of this machine"));
+                .hint("give it a backend URL, or unset it to use the store of this user"));
         }
         return chosen(url.clone(), source).map(Some);
     }
@@ -280,12 +331,15 @@ fn config_home() -> Option<PathBuf> {
     absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))
 }
 
-/// The embedded store of this machine: the user's own, or the machine's for root.
+const ROOTS_STATE: &str = "/var/lib";
+const ROOTS_STORE: &str = "/var/lib/syncguard/locks.db";
+
+/// The embedded store of this user.
 fn default_store() -> Result<Backend, Failure> {
     let directory = if let Some(state) = absolute("XDG_STATE_HOME") {
         state
     } else if rustix::process::geteuid().is_root() {
-        PathBuf::from("/var/lib")
+        PathBuf::from(ROOTS_STATE)
     } else if let Some(home) = absolute("HOME") {
         home.join(".local/state")
     } else {

@@ -29,7 +29,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::args::{Cli, Color, Command};
+use crate::args::{Cli, Color, Command, Format};
 use crate::exit::Failure;
 use crate::output::Output;
 
@@ -49,12 +49,17 @@ fn main() -> ExitCode {
         },
         stdout_is_the_childs: matches!(cli.command, Command::Run(_)),
     };
+    let is_evaluated = matches!(&cli.command, Command::Acquire(args) if args.format == Format::Env);
     let ending = logging::start(&cli.global, output).and_then(|()| carry_out(cli, url_on_command_line, output));
     match ending {
         Ok(Ending::Code(code)) => ExitCode::from(code),
         Ok(Ending::Signal(signal)) => signals::die_from(signal),
         Err(failure) => {
             output.failure(&failure);
+            if is_evaluated {
+                // `eval "$(…)"` forgets our exit code; this hands it on.
+                output.data(&commands::acquire::failing_text(failure.code));
+            }
             match failure.signal {
                 Some(signal) => signals::die_from(signal),
                 None => ExitCode::from(failure.code),
@@ -90,7 +95,7 @@ fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Endi
         .map_err(|error| Failure::new(exit::INTERNAL, "internal", format!("cannot start the runtime: {error}")))?;
     let ending = runtime.block_on(async {
         let command = match task {
-            Task::Run(prepared) => return run::run(*prepared, output).await,
+            Task::Run(prepared) => return Box::pin(run::run(*prepared, output)).await,
             Task::Other(command) => command,
         };
         match command {
@@ -99,9 +104,14 @@ fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Endi
             Command::Extend(args) => commands::extend::extend(args, resolve, output).await.map(Ending::Code),
             Command::Release(args) => commands::release::release(args, resolve, output).await.map(Ending::Code),
             Command::Status(args) => commands::status::status(args, resolve, output).await.map(Ending::Code),
-            Command::Doctor(args) => commands::doctor::doctor(&args, &resolve()?, output).await.map(Ending::Code),
+            Command::Doctor(args) => {
+                let backend = config::resolve_untouched(global, url_on_command_line, output)?;
+                commands::doctor::doctor(&args, &backend, output).await.map(Ending::Code)
+            }
             Command::Completions(args) => Ok(Ending::Code(commands::documents::completions(&args, output))),
-            Command::Man => commands::documents::man(output).map(Ending::Code),
+            Command::Schema(args) => commands::schema::schema(&args, output).map(Ending::Code),
+            Command::Man(args) => commands::documents::man(&args, output).map(Ending::Code),
+            Command::Wait(args) => commands::wait::wait(args, &resolve()?, output).await.map(Ending::Code),
         }
     });
     // A driver's thread that hangs in a system call must not keep us from exiting.
@@ -132,6 +142,10 @@ fn usage_error(error: &clap::Error) -> u8 {
         color: ColorChoice::Auto,
         stdout_is_the_childs: std::env::args_os().nth(1).is_some_and(|word| word == "run"),
     };
+    let words = || std::env::args_os().skip(1).take_while(|word| word != "--");
+    if words().any(|word| word == "acquire") && words().any(|word| word == "env" || word == "--format=env") {
+        output.data(&commands::acquire::failing_text(exit::USAGE));
+    }
     if json {
         let first = shown.first().map_or("", |line| line.strip_prefix("error: ").unwrap_or(line));
         output.failure(&Failure::usage(first).hint("see syncguard --help"));

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use syncguard::{HashId, Key, LockInfo, LossReason};
 
 use crate::exit::{self, Failure};
-use crate::output::{escape, human, shell_quote, tenths};
+use crate::output::{escape, human, tenths, typed};
 use crate::run::tree::Process;
 
 /// What was seen of the present holder.
@@ -25,6 +25,7 @@ pub(crate) struct Holder {
 pub(crate) enum Asking {
     Run,
     Acquire,
+    Wait,
 }
 
 /// `deploy:prod is locked`
@@ -34,10 +35,11 @@ pub(crate) fn locked(key: &Key, holder: Option<&Holder>, waited: Option<Duration
     if let Some(holder) = holder {
         failure.details = describe(holder);
     }
-    let name = shell_quote(&escape(key.as_str()));
+    let name = typed(key.as_str());
     let again = match asking {
         Asking::Run => format!("syncguard run --wait 10m {name} -- …"),
         Asking::Acquire => format!("syncguard acquire --wait 10m {name}"),
+        Asking::Wait => format!("syncguard wait {name}"),
     };
     failure.hint(format!("wait longer:  {again}\nlook at it:   syncguard status {name}"))
 }
@@ -99,6 +101,16 @@ pub(crate) fn waiting(key: &Key, holder: Option<&Holder>, waited: Duration) -> S
         lease(holder),
         tenths(waited)
     )
+}
+
+/// The same for the one line of a spinner: what changes stands in front, where 80 columns show it.
+pub(crate) fn waiting_briefly(key: &Key, holder: Option<&Holder>, waited: Duration) -> String {
+    let (key, waited) = (escape(key.as_str()), human(waited));
+    let Some(holder) = holder else { return format!("waited {waited} for {key}") };
+    let info = &holder.info;
+    let who =
+        info.label().map_or_else(|| format!("lock {}", short(info.lock_id_hash())), |label| escape(label.as_str()));
+    format!("waited {waited}, {} · {key}: held by {who} for {}", lease(holder), human(info.held_for()))
 }
 
 /// Why the command is being stopped.
@@ -264,6 +276,14 @@ mod tests {
                sent SIGTERM to process 41877 and all it started; SIGKILL in 10.0s\n  \
                fence 000000000000042 is now stale; writes that check it are safe, others may overlap"
         );
+    }
+
+    #[test]
+    fn eighty_columns_show_the_lease_and_the_wait() {
+        let key = Key::new("a-rather-long-key-as-people-have-them:production:eu-central-1").unwrap();
+        let line = waiting_briefly(&key, Some(&holder(Some("ci@runner-7"))), Duration::from_secs(75));
+        let shown: String = line.chars().take(78).collect();
+        assert!(shown.starts_with("waited 1m 15s, lease ends in 13s and is being renewed"), "{shown}");
     }
 
     #[test]

@@ -37,17 +37,30 @@ impl Output {
         !self.json && !self.quiet && std::io::stderr().is_terminal()
     }
 
-    /// Writes data to stdout.
+    /// Writes data to stdout. A reader that went away is no error.
     pub(crate) fn data(self, text: &str) {
+        let _ = self.deliver(text);
+    }
+
+    /// Writes data to stdout that somebody must get.
+    pub(crate) fn deliver(self, text: &str) -> std::io::Result<()> {
+        if was_closed(std::io::stdout()) {
+            return Err(std::io::ErrorKind::BrokenPipe.into());
+        }
         let mut stdout = AutoStream::new(std::io::stdout(), self.color);
-        let _ = writeln!(stdout, "{text}");
-        let _ = stdout.flush();
+        writeln!(stdout, "{text}")?;
+        stdout.flush()
     }
 
     /// Writes one JSON object, with the schema's number in front.
     pub(crate) fn object(self, fields: &impl Serialize) {
         let text = with_schema(fields);
         if self.stdout_is_the_childs { self.stderr(&text) } else { self.data(&text) }
+    }
+
+    /// Writes one JSON object to stdout that somebody must get.
+    pub(crate) fn deliver_object(self, fields: &impl Serialize) -> std::io::Result<()> {
+        self.deliver(&with_schema(fields))
     }
 
     /// Says something that `-q` hides.
@@ -130,6 +143,16 @@ impl Output {
         let mut stderr = AutoStream::new(std::io::stderr(), self.color);
         let _ = writeln!(stderr, "{text}");
     }
+}
+
+/// Whether a stream was closed (`>&-`) when we were started.
+///
+/// The standard library then opens `/dev/null` in its place for reading and writing, which nobody who redirects does.
+fn was_closed(stream: impl std::os::fd::AsFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(&stream) else { return true };
+    let is_null = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice
+        && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3);
+    is_null && rustix::fs::fcntl_getfl(stream).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::RDWR))
 }
 
 /// How long a reader who reads nothing may hold us up where nothing is at stake.
@@ -238,6 +261,31 @@ pub(crate) fn shell_quote(text: &str) -> String {
     if plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
+/// A key as it can be typed into a command of ours: what a terminal would obey is written in the shell's escapes (`$'…'`), and
+/// what looks like a flag stands behind `--`.
+pub(crate) fn typed(key: &str) -> String {
+    let is_visible = !key.chars().any(|character| character.is_control() || is_invisible(character));
+    let word = if is_visible { shell_quote(key) } else { escaped_word(key) };
+    if key.starts_with('-') { format!("-- {word}") } else { word }
+}
+
+fn escaped_word(text: &str) -> String {
+    let mut word = String::from("$'");
+    for character in text.chars() {
+        match character {
+            '\\' | '\'' => word.extend(['\\', character]),
+            _ if character.is_control() || is_invisible(character) => {
+                for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                    let _ = write!(word, "\\x{byte:02x}");
+                }
+            }
+            _ => word.push(character),
+        }
+    }
+    word.push('\'');
+    word
+}
+
 /// A duration for people: `0.4s`, `13s`, `1m 17s`, `2h 5m`, `3d 4h`.
 pub(crate) fn human(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -297,6 +345,24 @@ mod tests {
         assert_eq!(shell_quote("deploy:prod"), "deploy:prod");
         assert_eq!(shell_quote("it's; rm"), "'it'\\''s; rm'");
         assert_eq!(shell_quote(""), "''");
+    }
+
+    #[test]
+    fn a_key_in_a_hint_is_read_back_as_it_is() {
+        for (key, text) in [
+            ("deploy:prod", "deploy:prod"),
+            ("a\\b", "'a\\b'"),
+            ("-k", "-- -k"),
+            ("a\x1b[2Jb", "$'a\\x1b[2Jb'"),
+            ("it's\n", "$'it\\'s\\x0a'"),
+        ] {
+            assert_eq!(typed(key), text);
+            let line = format!("printf %s {}", text.trim_start_matches("-- "));
+            let shell = std::process::Command::new("bash").args(["-c", &line]).output();
+            if let Ok(shell) = shell {
+                assert_eq!(String::from_utf8_lossy(&shell.stdout), key);
+            }
+        }
     }
 
     #[test]

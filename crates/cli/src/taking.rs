@@ -13,13 +13,13 @@ use rustix::process::Signal;
 use serde::Serialize;
 use syncguard::{
     AnyBackend, BootTime, CancellationToken, Clock, ErrorCode, Guard, HashId, Key, Label, LockError, LockInfo,
-    LockRequest, Locker, SystemClock, Ttl,
+    LockRequest, Locker, RedactedUrl, SystemClock, Ttl,
 };
 
 use crate::config::Backend;
 use crate::exit::{Failure, Stage, from_signal};
 use crate::messages::{self, Asking, Holder};
-use crate::output::Output;
+use crate::output::{Output, tenths};
 use crate::signals::Signals;
 use crate::values::Wait;
 
@@ -41,7 +41,9 @@ pub(crate) struct Taken {
 }
 
 /// How long an undone attempt may hold up the exit.
-const CLEAN_UP: Duration = Duration::from_secs(2);
+const CLEAN_UP: Duration = Duration::from_millis(500);
+/// What a request may take although nobody wants to wait: a slow answer is better than none.
+const TO_BE_HEARD: Duration = Duration::from_secs(2);
 const LINE_EVERY: Duration = Duration::from_secs(30);
 /// A spinner is read by one person; a thousand pods that wait must not read the backend every second.
 const LOOK_FOR_SPINNER: Duration = Duration::from_secs(1);
@@ -58,21 +60,28 @@ pub(crate) async fn open(
 ) -> Result<AnyBackend, Failure> {
     let started = SystemClock.boot();
     let mut delay = Duration::from_millis(100);
+    let mut next_line = Duration::ZERO;
     loop {
         let opened = tokio::select! {
             biased;
             signal = signals.next_stopping() => return Err(interrupted(signal)),
-            opened = syncguard::open(&backend.url) => opened,
+            opened = within(wait, started, syncguard::open(&backend.url)) => opened,
         };
         let error = match opened {
-            Ok(opened) => return Ok(opened),
-            Err(error) => error,
+            Some(Ok(opened)) => return Ok(opened),
+            Some(Err(error)) => error,
+            None => return Err(no_answer(backend, started)),
         };
         let left = remaining(wait, started);
         if !error.is_transient() || left.is_some_and(|left| left.is_zero()) {
             return Err(Failure::from_lock(&error, Stage::Opening));
         }
-        output.detail(&format!("the backend is not available yet: {error}"));
+        let waited = SystemClock.boot().since(started);
+        if waited >= next_line {
+            let shown = RedactedUrl::new(&backend.url);
+            output.note_if_heard(&format!("waiting for the backend {shown}: {error} (waited {})", tenths(waited)));
+            next_line = waited + LINE_EVERY;
+        }
         tokio::select! {
             biased;
             signal = signals.next_stopping() => return Err(interrupted(signal)),
@@ -80,6 +89,25 @@ pub(crate) async fn open(
         }
         delay = (delay * 2).min(MAX_DELAY);
     }
+}
+
+/// What one exchange may take: the waiting time is a wall, also in front of a server that does not answer. Without any
+/// time to wait it still needs some to be heard.
+async fn within<T>(wait: Wait, started: BootTime, exchange: impl Future<Output = T>) -> Option<T> {
+    match wait {
+        Wait::Forever => Some(exchange.await),
+        Wait::AtMost(limit) => {
+            let left = limit.max(TO_BE_HEARD).saturating_sub(SystemClock.boot().since(started));
+            tokio::time::timeout(left, exchange).await.ok()
+        }
+    }
+}
+
+fn no_answer(backend: &Backend, started: BootTime) -> Failure {
+    let waited = tenths(SystemClock.boot().since(started));
+    let shown = RedactedUrl::new(&backend.url);
+    Failure::new(crate::exit::UNAVAILABLE, "unavailable", format!("the backend {shown} did not answer within {waited}"))
+        .hint("look at it: syncguard doctor")
 }
 
 /// Takes the lock, or says why not.
@@ -104,7 +132,7 @@ pub(crate) async fn take(
     result
 }
 
-fn interrupted(signal: Signal) -> Failure {
+pub(crate) fn interrupted(signal: Signal) -> Failure {
     let message = format!("interrupted by {} before the lock was acquired", messages::signal_name(signal));
     Failure::new(from_signal(signal.as_raw()), "interrupted", message).dying_from(signal)
 }
@@ -117,7 +145,13 @@ async fn attempt(
     output: Output,
 ) -> Result<Taken, Failure> {
     let no_wait = wanted.wait == Wait::AtMost(Duration::ZERO);
-    match request(locker, wanted, cancel).try_acquire().await {
+    let first = within(wanted.wait, started, request(locker, wanted, cancel).try_acquire()).await;
+    let first = first.ok_or_else(|| {
+        let time = tenths(SystemClock.boot().since(started));
+        Failure::new(crate::exit::UNAVAILABLE, "unavailable", format!("the backend did not answer within {time}"))
+            .hint("look at it: syncguard doctor")
+    })?;
+    match first {
         Ok(Some(guard)) => return Ok(Taken { guard, waited: Duration::ZERO }),
         Ok(None) if no_wait => {
             let holder = look(locker, &wanted.key, None).await;
@@ -197,7 +231,7 @@ async fn watch(locker: &Locker, key: &Key, started: BootTime, holder: &RefCell<O
         let seen = look(locker, key, before.as_ref()).await;
         let waited = SystemClock.boot().since(started);
         match &spinner {
-            Some(spinner) => spinner.set_message(messages::waiting(key, seen.as_ref(), waited)),
+            Some(spinner) => spinner.set_message(messages::waiting_briefly(key, seen.as_ref(), waited)),
             None if waited >= next_line => {
                 say_waiting(key, seen.as_ref(), waited, output);
                 next_line = waited + LINE_EVERY;

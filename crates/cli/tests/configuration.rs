@@ -30,7 +30,7 @@ fn the_flag_beats_the_variable_which_beats_the_file_which_beats_the_default() {
     let made = |name: &str| lab.path(name).exists();
 
     assert_eq!(say(&mut lab.bare(["status", "k"])).code, Some(1));
-    assert!(made("state/syncguard/locks.db"), "the store of this machine");
+    assert!(made("state/syncguard/locks.db"), "the store of this user");
     config(&lab, &format!("url = \"{}\"\n", url(&lab, "file.db")));
     assert_eq!(say(&mut lab.bare(["status", "k"])).code, Some(1));
     assert!(made("file.db"));

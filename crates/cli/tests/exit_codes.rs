@@ -225,6 +225,11 @@ fn completions_and_the_manual_know_the_commands() {
     assert_eq!(lab.say(["completions", "tcsh"]).code, Some(64));
     let manual = lab.say(["man"]);
     assert_eq!((manual.code, manual.stderr.as_str()), (Some(0), ""));
-    assert!(manual.stdout.starts_with(".ie") && manual.stdout.contains("kill\\-after"), "{}", &manual.stdout[..200]);
+    assert!(manual.stdout.starts_with(".ie") && manual.stdout.contains("syncguard\\-run"), "{}", manual.stdout);
+    let page = lab.say(["man", "run"]).stdout;
+    assert!(page.contains("syncguard-run") && page.contains("kill\\-after") && page.contains("\\-\\-url"), "{page}");
+    assert_eq!(lab.say(["man", "bogus"]).code, Some(64));
+    assert!(lab.say(["completions", "bash"]).stdout.contains("\"auto always never\""), "and no file names");
+    assert!(lab.say(["--version"]).stdout.contains("sqlite, redis, postgres, firestore)"));
     assert!(!lab.store().exists(), "neither needs a backend");
 }

@@ -76,6 +76,9 @@ fn status_shows_hashes_in_json_and_the_label_to_people() {
 
     assert_eq!(status.code, Some(0));
     assert_eq!(status.stdout, by_id.stdout);
+    assert_eq!(lab.say(["status", "-q", "k"]).stdout, "");
+    assert_eq!(json(&status)["label"], "run \u{1b}[31m42");
+    assert!(people.stdout.contains("\n  backend   sqlite:"), "{people:?}");
     let value = json(&status);
     assert_eq!((&value["locked"], &value["fence"]), (&Value::Bool(true), &Value::from("000000000000001")));
     assert_eq!(value["keyHash"], "8254c329a92850f6d539dd37");
@@ -125,10 +128,56 @@ fn a_shell_can_eval_the_handle_and_notices_a_failure() {
     assert!(!lab.is_locked("it's mine"));
 
     lab.say(["acquire", "k"]);
-    let script = format!("eval \"$({own} acquire -n --format env k)\"; echo code=$?");
+    let script = format!("eval \"$({own} acquire -n --format env k)\"; echo code=$? id=$SYNCGUARD_LOCK_ID");
+    assert_eq!(in_a_shell(&lab, &script).stdout, "code=75 id=\n", "the lock around us is not ours to release");
+    for (arguments, code) in [
+        ("-n --format env k", 75),
+        ("--format env --bogus k", 64),
+        ("--format=env ''", 64),
+        ("-u http://x --format env k", 78),
+    ] {
+        for (first, then) in [("", "|| exit"), ("set -e;", "")] {
+            let script = format!("{first} eval \"$({own} acquire {arguments})\" {then}; echo ran");
+            let said = in_a_shell(&lab, &script);
+            assert_eq!((said.code, said.stdout.as_str()), (Some(code), ""), "{script}: {said:?}");
+        }
+    }
+}
+
+/// A shell inside of somebody else's lock.
+fn in_a_shell(lab: &Lab, script: &str) -> Said {
     let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", &script]).env("SYNCGUARD_URL", lab.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    assert_eq!(finish(shell.spawn().unwrap()).stdout, "code=75\n");
+    shell.args(["-c", script]).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    shell.env("SYNCGUARD_URL", lab.url()).env("SYNCGUARD_LOCK_ID", "AAAAAAAAAAAAAAAAAAAAAA");
+    finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+#[test]
+fn a_handle_that_nobody_gets_is_no_lock() {
+    let lab = Lab::new();
+    let own = env!("CARGO_BIN_EXE_syncguard");
+    for form in ["", "--json", "--format env"] {
+        for target in [">/dev/full", ">&-"] {
+            let said = in_a_shell(&lab, &format!("{own} acquire {form} k {target}"));
+            assert_eq!(said.code, Some(70), "{form} {target}: {said:?}");
+            assert!(!lab.is_locked("k"), "{form} {target}: nobody could release it");
+        }
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = lab.command(["acquire", "k"]).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(70));
+    assert!(!lab.is_locked("k"));
+}
+
+#[test]
+fn memory_is_refused_by_commands() {
+    let lab = Lab::new();
+    for command in [&["run", "k", "--", "echo", "ran"][..], &["acquire", "k"], &["doctor"]] {
+        let said = finish(lab.command(command).env("SYNCGUARD_URL", "memory:").spawn().unwrap());
+        assert_eq!((said.code, said.stdout.as_str()), (Some(78), ""), "{command:?}: {said:?}");
+        assert!(said.stderr.contains("excludes nobody"), "{said:?}");
+    }
 }
 
 #[test]
@@ -151,6 +200,10 @@ fn errors_are_objects_too_when_asked() {
 #[test]
 fn doctor_prints_a_line_per_check_and_fails_on_a_bad_store() {
     let lab = Lab::new();
+    let unused = lab.say(["doctor"]);
+    assert_eq!(unused.code, Some(0), "{unused:?}");
+    assert!(unused.stdout.contains("does not exist yet") && !lab.store().exists(), "a look makes nothing: {unused:?}");
+    lab.say(["run", "k", "--", "true"]);
     let good = lab.say(["doctor"]);
     assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""), "{good:?}");
     assert!(

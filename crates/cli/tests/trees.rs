@@ -69,19 +69,25 @@ struct Tree {
     outer: Outer,
     /// The command, as seen from outside.
     command: Pid,
+    url: String,
 }
 
 impl Tree {
     /// Starts one and waits until every kind is there.
     fn start(surrounding: Surrounding) -> Self {
+        Self::start_on(surrounding, None)
+    }
+
+    fn start_on(surrounding: Surrounding, url: Option<String>) -> Self {
         let lab = Lab::new();
+        let url = url.unwrap_or_else(|| lab.url());
         let mark = format!("{}-{}", std::process::id(), lab.dir.path().file_name().unwrap().to_str().unwrap());
         let script = script(&lab);
         let run = [
             env!("CARGO_BIN_EXE_syncguard"),
             "run",
             "--ttl",
-            "4s",
+            "9s",
             "--pass-lock-id",
             "k",
             "--",
@@ -91,18 +97,29 @@ impl Tree {
             &script,
         ]
         .map(str::to_owned);
-        let outer = surround(&lab, surrounding, &run, &mark);
+        let outer = surround(&lab, &url, surrounding, &run, &mark);
         until("every kind is there", || {
             let alive = marked("TREE", &mark);
             KINDS.iter().all(|(kind, _)| alive.iter().any(|one| one.kind == *kind && one.name == "sleep"))
         });
         let ours = marked("OUTER", &mark).into_iter().filter(|one| one.name == "syncguard" && one.kind.is_empty());
         let command = Pid::from_raw(ours.map(|one| one.pid).min().unwrap()).unwrap();
-        Self { lab, mark, outer, command }
+        Self { lab, mark, outer, command, url }
     }
 
     fn alive(&self) -> Vec<Marked> {
         marked("TREE", &self.mark)
+    }
+
+    fn on_our_store(&self, arguments: &[&str]) -> Child {
+        self.lab.command(arguments).env("SYNCGUARD_URL", &self.url).spawn().unwrap()
+    }
+
+    /// The watchdog, unless the run is over.
+    fn watchdog(&self) -> Option<Pid> {
+        let all = marked("OUTER", &self.mark).into_iter();
+        let ours = all.filter(|one| one.name == "lock-watchdog" && one.kind.is_empty()).map(|one| one.pid).next();
+        ours.and_then(Pid::from_raw)
     }
 
     fn signal(&self, signal: Signal) {
@@ -131,20 +148,20 @@ impl Tree {
             }
             Cause::Theft => {
                 let id = read_when_there(&self.lab.path("id"));
-                assert_eq!(self.lab.say(["release", id.trim()]).code, Some(0));
+                finish(self.on_our_store(&["release", id.trim()]));
                 None
             }
             Cause::Kill => {
                 self.signal(Signal::KILL);
-                Some(self.next_holder(&self.lab.url()))
+                Some(self.next_holder(&self.url))
             }
             Cause::Stop => {
                 self.signal(Signal::STOP);
-                Some(self.next_holder(&self.lab.url()))
+                Some(self.next_holder(&self.url))
             }
             Cause::Term => {
                 self.signal(Signal::TERM);
-                Some(self.next_holder(&self.lab.url()))
+                Some(self.next_holder(&self.url))
             }
         }
     }
@@ -163,7 +180,7 @@ fn script(lab: &Lab) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn surround(lab: &Lab, surrounding: Surrounding, run: &[String], mark: &str) -> Outer {
+fn surround(lab: &Lab, url: &str, surrounding: Surrounding, run: &[String], mark: &str) -> Outer {
     let plain = lab.command::<&str>([]);
     let mut command = match surrounding {
         Surrounding::Pipe | Surrounding::Terminal => Command::new(&run[0]),
@@ -174,7 +191,11 @@ fn surround(lab: &Lab, surrounding: Surrounding, run: &[String], mark: &str) -> 
         Surrounding::Process1 => command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).args(run),
     };
     command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("OUTER", mark).env("SYNCGUARD", env!("CARGO_BIN_EXE_syncguard")).env("TERM", "xterm");
+    command
+        .env("SYNCGUARD_URL", url)
+        .env("OUTER", mark)
+        .env("SYNCGUARD", env!("CARGO_BIN_EXE_syncguard"))
+        .env("TERM", "xterm");
     if surrounding == Surrounding::Terminal {
         return Outer::OnTerminal(pty::spawn(&mut command));
     }
@@ -258,10 +279,8 @@ cells! {
 #[test]
 fn nobody_outlives_a_killed_watchdog_and_that_is_said() {
     let tree = Tree::start(Surrounding::Pipe);
-    let watchdogs = marked("OUTER", &tree.mark).into_iter().filter(|one| one.name == "lock-watchdog");
-    let watchdog = watchdogs.filter(|one| one.kind.is_empty()).map(|one| one.pid).next().unwrap();
 
-    rustix::process::kill_process(Pid::from_raw(watchdog).unwrap(), Signal::KILL).unwrap();
+    rustix::process::kill_process(tree.watchdog().unwrap(), Signal::KILL).unwrap();
     until("nobody of the tree is alive", || tree.alive().is_empty());
     let said = tree.outer.finish();
 
@@ -273,13 +292,87 @@ fn nobody_outlives_a_killed_watchdog_and_that_is_said() {
 #[test]
 fn a_watchdog_that_was_stopped_does_not_keep_the_work_alive() {
     let tree = Tree::start(Surrounding::Pipe);
-    let watchdogs = marked("OUTER", &tree.mark).into_iter().filter(|one| one.name == "lock-watchdog");
-    let watchdog = watchdogs.filter(|one| one.kind.is_empty()).map(|one| one.pid).next().unwrap();
 
-    rustix::process::kill_process(Pid::from_raw(watchdog).unwrap(), Signal::STOP).unwrap();
+    rustix::process::kill_process(tree.watchdog().unwrap(), Signal::STOP).unwrap();
     let next = tree.lose(Cause::Loss).unwrap();
     until("nobody of the tree is alive", || tree.alive().is_empty());
 
     assert_eq!(finish(next).stdout, "0\n");
     assert_eq!(tree.outer.finish().code, Some(79));
+}
+
+/// Rounds at random: who of {the lock, the command, the watchdog} goes, how, and when. `SYNCGUARD_CAMPAIGN_ROUNDS=1000` for a long one.
+fn campaign(url: impl Fn(usize) -> Option<String> + Sync) {
+    const AT_ONCE: usize = 3;
+    let rounds = std::env::var("SYNCGUARD_CAMPAIGN_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let failed = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let round = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if round >= rounds {
+                        return;
+                    }
+                    if let Err(what) = one_round(round, url(round)) {
+                        failed.lock().unwrap().push(what);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    println!("{rounds} rounds, {} failed", failed.len());
+    assert!(failed.is_empty(), "{} of {rounds} rounds: {failed:#?}", failed.len());
+}
+
+fn one_round(round: usize, url: Option<String>) -> Result<(), String> {
+    // Any mixture of the number will do: a failed round can be repeated by it.
+    let mut random = u64::try_from(round + 1).unwrap().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut below = |limit: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % limit
+    };
+    let tree = Tree::start_on(Surrounding::Pipe, url);
+    let mut pids: Vec<i32> = tree.alive().iter().map(|one| one.pid).collect();
+    pids.extend(tree.watchdog().map(|pid| pid.as_raw_nonzero().get()));
+    std::thread::sleep(std::time::Duration::from_millis(below(1_500)));
+    let cause = below(5);
+    let next = match cause {
+        0 => tree.lose(Cause::Theft),
+        1 => tree.lose(Cause::Kill),
+        2 => tree.lose(Cause::Stop),
+        3 => tree.lose(Cause::Term),
+        _ => {
+            let signal = if below(2) == 0 { Signal::KILL } else { Signal::STOP };
+            // On a starved machine the run may have given up by itself: that is a round too.
+            tree.watchdog().map(|pid| rustix::process::kill_process(pid, signal));
+            tree.lose(Cause::Term)
+        }
+    };
+    let counted = next.map(finish).map(|said| said.stdout);
+    if cause == 2 {
+        tree.signal(Signal::CONT);
+    }
+    until("nobody of the tree is alive", || tree.alive().is_empty());
+    tree.outer.finish();
+    until("no zombie is left", || pids.iter().all(|pid| !exists(*pid)));
+    match counted.as_deref() {
+        None | Some("0\n") => Ok(()),
+        other => Err(format!("round {round}, cause {cause}: alive beside the next holder: {other:?}")),
+    }
+}
+
+#[test]
+fn random_rounds_leave_nobody_on_sqlite() {
+    campaign(|_| None);
+}
+
+#[test]
+fn random_rounds_leave_nobody_on_redis() {
+    let server = syncguard_testkit::RedisServer::start(syncguard_testkit::RedisOptions::new());
+    campaign(|round| Some(format!("{}?prefix=round{round}", server.url())));
 }

@@ -25,18 +25,21 @@ struct Acquired<'a> {
     expires_at_ms: Timestamp,
 }
 
+/// What a shell gets to `eval` after a failure: our exit code, and none of the variables of a lock around us, which a trap would
+/// release.
+pub(crate) fn failing_text(code: u8) -> String {
+    let names =
+        "SYNCGUARD_LOCK_ID SYNCGUARD_FENCE SYNCGUARD_KEY SYNCGUARD_KEY_HASH SYNCGUARD_LOCK_ID_HASH SYNCGUARD_TTL_MS";
+    format!("unset {names}; (exit {code})")
+}
+
 pub(crate) async fn acquire(args: AcquireArgs, backend: &Backend, output: Output) -> Result<u8, Failure> {
-    let format = args.format;
     let conflict = args.taking.conflict_exit_code;
     match take(args, backend, output).await {
         Ok(()) => Ok(exit::OK),
         Err(mut failure) => {
             if failure.reason == "locked" {
                 failure.code = conflict;
-            }
-            if format == Format::Env {
-                // `eval "$(…)"` forgets our exit code; this hands it on.
-                output.data(&format!("(exit {})", failure.code));
             }
             Err(failure)
         }
@@ -65,19 +68,32 @@ async fn take(args: AcquireArgs, backend: &Backend, output: Output) -> Result<()
         let code = exit::from_signal(signal.as_raw());
         return Err(Failure::new(code, "interrupted", "interrupted").dying_from(signal));
     }
-    hand_over(taken, &wanted, args.format, output)
+    taken.guard.check().map_err(|error| Failure::from_lock(&error, Stage::Operating))?;
+    if let Err(error) = hand_over(&taken, &wanted, args.format, output) {
+        // Nobody has the handle: the lock would stay for its lease, and nobody could release it.
+        let _ = taken.guard.release().await;
+        let message = format!("the handle could not be written to stdout: {error}; the lock was released");
+        return Err(Failure::new(exit::INTERNAL, "internal", message));
+    }
+    let (fence, lease) = (taken.guard.fence(), human(wanted.ttl.duration()));
+    let _ = taken.guard.leak();
+    output.detail(&format!("acquired with fence {fence}; the lease of {lease} is not renewed"));
+    Ok(())
 }
 
-fn hand_over(taken: Taken, wanted: &Wanted, format: Format, output: Output) -> Result<(), Failure> {
-    taken.guard.check().map_err(|error| Failure::from_lock(&error, Stage::Operating))?;
+fn hand_over(taken: &Taken, wanted: &Wanted, format: Format, output: Output) -> std::io::Result<()> {
     let (fence, expires_at) = (taken.guard.fence(), taken.guard.expires_at());
-    let lock_id = taken.guard.leak();
+    let lock_id = taken.guard.lock_id();
     if output.json {
-        output.object(&Acquired { ok: true, lock_id: lock_id.as_str(), fence, expires_at_ms: expires_at });
-        return Ok(());
+        return output.deliver_object(&Acquired {
+            ok: true,
+            lock_id: lock_id.as_str(),
+            fence,
+            expires_at_ms: expires_at,
+        });
     }
     match format {
-        Format::Id => output.data(lock_id.as_str()),
+        Format::Id => output.deliver(lock_id.as_str()),
         Format::Env => {
             let mut text = format!("export SYNCGUARD_LOCK_ID={}", lock_id.as_str());
             let _ = write!(text, "\nexport SYNCGUARD_FENCE={fence}");
@@ -85,10 +101,7 @@ fn hand_over(taken: Taken, wanted: &Wanted, format: Format, output: Output) -> R
             let _ = write!(text, "\nexport SYNCGUARD_KEY_HASH={}", wanted.key.hash());
             let _ = write!(text, "\nexport SYNCGUARD_LOCK_ID_HASH={}", lock_id.hash());
             let _ = write!(text, "\nexport SYNCGUARD_TTL_MS={}", wanted.ttl.as_millis());
-            output.data(&text);
+            output.deliver(&text)
         }
     }
-    let lease = human(wanted.ttl.duration());
-    output.detail(&format!("acquired with fence {fence}; the lease of {lease} is not renewed"));
-    Ok(())
 }

@@ -54,6 +54,12 @@ pub(crate) async fn doctor(args: &DoctorArgs, backend: &Backend, output: Output)
 }
 
 async fn examine(backend: &Backend, report: &mut HealthReport) {
+    if let Some(path) = backend.missing_file() {
+        // Opening it would make it, and a look must not change what is looked at.
+        let detail = format!("{} does not exist yet; the first lock makes it", path.display());
+        report.push(HealthStatus::Info, "store", detail);
+        return;
+    }
     let opened = match syncguard::open(&backend.url).await {
         Ok(opened) => opened,
         Err(error) => return fail(report, "connect", &error),
@@ -72,7 +78,9 @@ fn has(report: &HealthReport, word: &str) -> bool {
 }
 
 fn fail(report: &mut HealthReport, name: &'static str, error: &LockError) {
-    let line = report.push(HealthStatus::Fail, name, error.to_string());
+    let failure = Failure::from_lock(error, exit::Stage::Opening);
+    let text = std::iter::once(failure.message).chain(failure.details).collect::<Vec<_>>().join("; ");
+    let line = report.push(HealthStatus::Fail, name, text);
     if let Some(hint) = error.hint() {
         line.hint(hint.to_owned());
     }
@@ -135,8 +143,19 @@ async fn measure_clock(locker: &Locker) -> Result<Option<Offset>, LockError> {
     Ok(best)
 }
 
+/// `0.7 s behind ours`
+fn distance(millis: i64) -> String {
+    let size = millis.unsigned_abs();
+    let way = if millis < 0 { "behind" } else { "ahead of" };
+    match size {
+        0 => "as ours".to_owned(),
+        1..100 => format!("{size} ms {way} ours"),
+        _ => format!("{}.{} s {way} ours", (size + 50) / 1000, (size + 50) % 1000 / 100),
+    }
+}
+
 fn judge_clock(offset: Offset, authority: TimeAuthority, report: &mut HealthReport) {
-    let detail = format!("the backend's clock is {:+} ms from ours (± {} ms)", offset.millis, offset.error);
+    let detail = format!("the backend's clock is {} (± {} ms)", distance(offset.millis), offset.error);
     if authority == TimeAuthority::Server {
         report.push(HealthStatus::Info, "clock", format!("{detail}; the backend's alone counts"));
         return;
@@ -209,6 +228,8 @@ mod tests {
             judge_clock(Offset { millis, error }, authority, &mut report);
             report.checks[0].status
         };
+        assert_eq!(distance(-700), "0.7 s behind ours");
+        assert_eq!((distance(12), distance(960)), ("12 ms ahead of ours".to_owned(), "1.0 s ahead of ours".to_owned()));
         let client = TimeAuthority::Client;
         assert_eq!(judge(20, 5, client), HealthStatus::Pass);
         assert_eq!(judge(-250, 5, client), HealthStatus::Warn);

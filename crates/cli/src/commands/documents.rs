@@ -4,7 +4,7 @@
 
 use clap::CommandFactory;
 
-use crate::args::{Cli, CompletionsArgs};
+use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::exit::{self, Failure};
 use crate::output::Output;
 
@@ -16,16 +16,23 @@ pub(crate) fn completions(args: &CompletionsArgs, output: Output) -> u8 {
     exit::OK
 }
 
-/// The manual page of the program, then those of its commands, as one roff stream.
-pub(crate) fn man(output: Output) -> Result<u8, Failure> {
+/// The manual page of the program, or of one of its commands with every flag that it understands.
+pub(crate) fn man(args: &ManArgs, output: Output) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::new(exit::INTERNAL, "internal", format!("no manual page: {error}"));
     let mut text = Vec::new();
     let mut program = Cli::command();
     program.build();
-    clap_mangen::Man::new(program.clone()).render(&mut text).map_err(failed)?;
-    for command in program.get_subcommands() {
-        clap_mangen::Man::new(command.clone()).render(&mut text).map_err(failed)?;
-    }
+    let page = match &args.command {
+        None => program.clone(),
+        Some(name) => {
+            let known: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).collect();
+            let command = program.find_subcommand(name).ok_or_else(|| {
+                Failure::usage("there is no such command").hint(format!("one of: {}", known.join(", ")))
+            })?;
+            command.clone()
+        }
+    };
+    clap_mangen::Man::new(page).render(&mut text).map_err(failed)?;
     output.data(String::from_utf8_lossy(&text).trim_end());
     Ok(exit::OK)
 }

@@ -1,11 +1,14 @@
-//! The commands that do one thing and end: `acquire`, `extend`, `release`, `status`, `doctor`, `completions`, `man`.
+//! The commands that do one thing and end: `acquire`, `extend`, `release`, `status`, `wait`, `doctor`,
+//! `schema`, `completions`, `man`.
 
 pub(crate) mod acquire;
 pub(crate) mod doctor;
 pub(crate) mod documents;
 pub(crate) mod extend;
 pub(crate) mod release;
+pub(crate) mod schema;
 pub(crate) mod status;
+pub(crate) mod wait;
 
 use std::io::Read;
 

@@ -1,7 +1,7 @@
 //! Is it held, by whom, since when, until when?
 
 use serde::Serialize;
-use syncguard::{LockBackend, LockInfo, Lookup};
+use syncguard::{LockBackend, LockInfo, Lookup, RedactedUrl};
 
 use crate::args::StatusArgs;
 use crate::config::Backend;
@@ -14,6 +14,8 @@ struct Status {
     locked: bool,
     #[serde(flatten)]
     info: Option<LockInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
 }
 
 pub(crate) async fn status(
@@ -27,17 +29,24 @@ pub(crate) async fn status(
         (None, Some(id)) => Lookup::LockId(id),
         (None, None) => return Err(Failure::usage("neither KEY nor --id is given")),
     };
-    let locker = super::open(&resolve()?).await?;
+    let backend = resolve()?;
+    let locker = super::open(&backend).await?;
     let found = locker.backend().lookup(query).await.map_err(|error| Failure::from_lock(&error, Stage::Operating))?;
     let code = if found.is_some() { exit::OK } else { exit::NO };
     if output.json {
-        output.object(&Status { locked: found.is_some(), info: found });
+        let label = found.as_ref().and_then(|info| info.label().map(|label| label.as_str().to_owned()));
+        output.object(&Status { locked: found.is_some(), info: found, label });
         return Ok(code);
     }
+    if output.quiet {
+        return Ok(code);
+    }
+    output.detail(&format!("backend {}", escape(&RedactedUrl::new(&backend.url).to_string())));
     let name = args.key.as_ref().map_or_else(|| "the lock of this id".to_owned(), |key| escape(key.as_str()));
     match found {
         Some(info) => {
-            let lines = messages::describe(&Holder { info, renewed: false });
+            let mut lines = messages::describe(&Holder { info, renewed: false });
+            lines.push(format!("backend   {}", escape(&RedactedUrl::new(&backend.url).to_string())));
             output.data(&format!("{name} is locked\n  {}", lines.join("\n  ")));
         }
         None => output.data(&format!("{name} is free")),

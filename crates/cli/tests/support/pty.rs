@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use rustix::fs::{Mode, OFlags};
@@ -18,7 +19,8 @@ use super::Said;
 pub(crate) struct OnTerminal {
     pub(crate) process: Child,
     keyboard: File,
-    screen: JoinHandle<Vec<u8>>,
+    screen: JoinHandle<()>,
+    shown: Arc<Mutex<Vec<u8>>>,
 }
 
 /// Starts a command on a terminal of its own.
@@ -49,15 +51,16 @@ pub(crate) fn spawn(command: &mut Command) -> OnTerminal {
     }
     let keyboard = File::from(ours);
     let mut screen = keyboard.try_clone().unwrap();
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let pixels = Arc::clone(&shown);
     let screen = std::thread::spawn(move || {
-        let (mut shown, mut bytes) = (Vec::new(), [0; 4096]);
+        let mut bytes = [0; 4096];
         // Ends with an error when the last process has closed the terminal.
         while let Ok(length @ 1..) = screen.read(&mut bytes) {
-            shown.extend_from_slice(&bytes[..length]);
+            pixels.lock().unwrap().extend_from_slice(&bytes[..length]);
         }
-        shown
     });
-    OnTerminal { process, keyboard, screen }
+    OnTerminal { process, keyboard, screen, shown }
 }
 
 impl OnTerminal {
@@ -66,12 +69,17 @@ impl OnTerminal {
         self.keyboard.write_all(keys).unwrap();
     }
 
+    /// Waits until a text has appeared.
+    pub(crate) fn until_shown(&self, text: &str) {
+        super::until(text, || String::from_utf8_lossy(&self.shown.lock().unwrap()).contains(text));
+    }
+
     /// Waits for the end; all that was shown is in `stdout`.
     pub(crate) fn finish(mut self) -> Said {
         use std::os::unix::process::ExitStatusExt;
         let status = self.process.wait().unwrap();
-        let shown = self.screen.join().unwrap();
-        let stdout = String::from_utf8_lossy(&shown).into_owned();
+        self.screen.join().unwrap();
+        let stdout = String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned();
         Said { code: status.code(), signal: status.signal(), stdout, stderr: String::new() }
     }
 }
