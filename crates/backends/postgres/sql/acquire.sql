@@ -35,8 +35,9 @@ WITH glimpse AS MATERIALIZED (
     SELECT *, present IS NULL OR (looked_dead AND expires_at_ms <= now_ms - 1000) AS free
     FROM after_wait
 ), counter AS (
-    INSERT INTO {fences} AS c (fence_key, fence)
-    SELECT $2, CASE WHEN $6 THEN now_ms ELSE 1 END
+    -- key_debug is for people. It is written once, so that a role needs no right to change it.
+    INSERT INTO {fences} AS c (fence_key, fence, key_debug)
+    SELECT $2, CASE WHEN $6 THEN now_ms ELSE 1 END, $5
     FROM seen
     WHERE free
     ON CONFLICT (fence_key) DO UPDATE

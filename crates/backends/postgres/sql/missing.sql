@@ -19,4 +19,6 @@ SELECT to_regclass($1) IS NOT NULL AS locks,
                                       ('expires_at_ms', 'int8'::regtype), ('acquired_at_ms', 'int8'::regtype),
                                       ('fence', 'text'::regtype), ('user_key', 'text'::regtype))) = 6 AS lock_columns,
        (SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($2) AND NOT attisdropped
-          AND (attname, atttypid) IN (('fence_key', 'text'::regtype), ('fence', 'int8'::regtype))) = 2 AS fence_columns
+          AND (attname, atttypid) IN (('fence_key', 'text'::regtype), ('fence', 'int8'::regtype))) = 2 AS fence_columns,
+       EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($2) AND NOT attisdropped
+                 AND attname = 'key_debug' AND atttypid = 'text'::regtype) AS key_debug

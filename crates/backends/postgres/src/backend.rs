@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Key, LockBackend, LockId,
@@ -14,12 +15,12 @@ use tokio::sync::Semaphore;
 
 use crate::builder::PostgresBuilder;
 use crate::connect::Target;
+use crate::health;
 use crate::listener::Listener;
 use crate::names::Names;
-use crate::pool::{KeyTurns, OwnPool, Pool, acquire_slots, deadline};
+use crate::pool::{KeyTurns, Pool, acquire_slots};
 use crate::statement::Statements;
 use crate::table::Tables;
-use crate::{health, schema, url};
 
 /// Locks in a `PostgreSQL` database. Cheap to clone; clones share their connections.
 ///
@@ -42,7 +43,7 @@ pub(crate) struct Inner {
     pub(crate) tables: Tables,
     /// With the table names put in.
     pub(crate) statements: Statements,
-    pub(crate) options: PostgresBuilder,
+    pub(crate) settings: PostgresBuilder,
     /// In milliseconds, as the text that the server takes; made once because every transaction sends it.
     pub(crate) lock_timeout: String,
     /// As `lock_timeout`.
@@ -51,6 +52,10 @@ pub(crate) struct Inner {
     pub(crate) turns: KeyTurns,
     /// Fewer than the connections, so that some are left to release and extend.
     pub(crate) acquires: Semaphore,
+    /// Whether the counters have the column that people read. Found when connecting; cleared if it goes away later.
+    pub(crate) has_key_debug: AtomicBool,
+    /// Whether a dead lock that `is_locked` met is being removed in the background: one at a time.
+    pub(crate) cleaning: AtomicBool,
     /// Absent when wake-ups are off, or when nobody knows where to listen.
     pub(crate) listener: Option<Listener>,
 }
@@ -62,7 +67,7 @@ impl fmt::Debug for PostgresBackend {
 }
 
 impl PostgresBackend {
-    /// Connects with the choices that the URL makes, and creates the tables if they are missing.
+    /// Connects with the settings that the URL makes, and creates the tables if they are missing.
     ///
     /// # Errors
     /// `InvalidArgument` for a bad URL, option or table; otherwise why the server cannot be used.
@@ -70,70 +75,69 @@ impl PostgresBackend {
     /// # Cancel safety
     /// Dropping the future leaves at most empty tables behind.
     pub async fn connect(url: &str) -> Result<Self> {
-        Self::builder().connect(url).await
+        PostgresBuilder::from_url(url)?.connect().await
     }
 
-    /// Uses a pool that was made elsewhere, with default choices.
+    /// Starts from the default settings and an address: `host`, `host:port`, several of them with commas between, or the folder
+    /// of a Unix socket.
+    pub fn builder(address: impl Into<String>) -> PostgresBuilder {
+        PostgresBuilder::default().address(address)
+    }
+
+    /// Uses a pool that was made elsewhere, with default settings.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     ///
     /// # Cancel safety
     /// Dropping the future leaves at most empty tables behind.
+    #[cfg(feature = "deadpool")]
     pub async fn from_pool(pool: deadpool_postgres::Pool) -> Result<Self> {
-        Self::builder().with_pool(pool).await
-    }
-
-    /// Starts from the default choices.
-    pub fn builder() -> PostgresBuilder {
-        PostgresBuilder::default()
+        PostgresBuilder::default().connect_with_pool(pool).await
     }
 
     /// Creates the tables and indexes that are missing. May be called again, and by many processes at once.
     ///
     /// # Errors
-    /// `AuthFailed` when the role may not create tables; otherwise why the server cannot be used.
+    /// `InvalidArgument` when one of the two tables is there without the other, `AuthFailed` when the role may not create tables;
+    /// otherwise why the server cannot be used.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the schema as it was or complete.
     pub async fn setup_schema(&self) -> Result<()> {
-        let mut session = self.0.pool.get(deadline(self.0.options.operation_timeout)).await?;
-        session.begin();
-        let outcome = schema::set_up(session.client(), &self.0.tables).await;
-        if outcome.is_ok() {
-            session.finished();
-        }
-        outcome
+        self.0.set_up_schema().await
     }
 
-    pub(crate) async fn with_target(options: PostgresBuilder, target: Target) -> Result<Self> {
-        let direct = target.clone();
-        let pool = Pool::Own(Box::new(OwnPool::new(target, options.pool_size)));
-        Self::start(options, pool, Some(direct)).await
+    pub(crate) async fn start(settings: PostgresBuilder) -> Result<Self> {
+        let target = Target::new(&settings)?;
+        let pool = Pool::own(target.clone(), settings.pool_size);
+        Self::start_on(settings, pool, Some(target)).await
     }
 
-    pub(crate) async fn with_brought_pool(options: PostgresBuilder, pool: deadpool_postgres::Pool) -> Result<Self> {
-        options.validate()?;
-        Self::start(options, Pool::Brought(pool), None).await
+    #[cfg(feature = "deadpool")]
+    pub(crate) async fn start_with_pool(settings: PostgresBuilder, pool: deadpool_postgres::Pool) -> Result<Self> {
+        settings.validate()?;
+        Self::start_on(settings, Pool::Brought(pool), None).await
     }
 
-    async fn start(options: PostgresBuilder, pool: Pool, direct: Option<Target>) -> Result<Self> {
-        let tables = options.tables()?;
-        let listen_at = match &options.listen_url {
-            Some(url) => Some(url::read(PostgresBuilder { listen_url: None, ..options.clone() }, url)?.1),
+    async fn start_on(settings: PostgresBuilder, pool: Pool, direct: Option<Target>) -> Result<Self> {
+        let tables = settings.tables()?;
+        let listen_at = match &settings.wake_url {
+            Some(url) => Some(Target::new(&PostgresBuilder::from_url(url)?)?),
             None => direct,
         };
-        let listener = listen_at.filter(|_| options.listen).map(|target| Listener::new(target, &tables));
-        let size = pool.size();
+        let listener = listen_at.filter(|_| settings.wake).map(|target| Listener::new(target, &tables));
         let inner = Inner {
             statements: Statements::new(&tables),
-            lock_timeout: options.lock_timeout.as_millis().to_string(),
-            statement_timeout: options.operation_timeout.as_millis().to_string(),
+            lock_timeout: settings.lock_timeout.as_millis().to_string(),
+            statement_timeout: settings.timeout.as_millis().to_string(),
             turns: KeyTurns::default(),
-            acquires: Semaphore::new(acquire_slots(size)),
+            acquires: Semaphore::new(acquire_slots(pool.size())),
+            has_key_debug: AtomicBool::new(false),
+            cleaning: AtomicBool::new(false),
             pool,
             tables,
-            options,
+            settings,
             listener,
         };
         inner.ensure_schema().await?;

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use syncguard_core::{LockError, Result};
+use tokio_postgres::Config;
 
 use crate::backend::PostgresBackend;
-use crate::connect::Attributes;
+use crate::connect::TargetSessionAttrs;
 use crate::table::Tables;
 use crate::tls::{SslMode, TlsOptions};
 use crate::url;
@@ -26,17 +27,27 @@ pub enum Prepared {
     Never,
 }
 
-/// The choices of a [`PostgresBackend`]. Made by [`PostgresBackend::builder`] or read from a URL.
+/// The settings of a [`PostgresBackend`]. Made by [`PostgresBackend::builder`] or read from a URL.
+///
+/// What nobody sets comes from libpq's environment (`PGHOST`, `PGUSER`, `PGSSLMODE`, …) when connecting.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), syncguard_core::LockError> {
-/// use syncguard_postgres::PostgresBackend;
+/// use std::time::Duration;
+/// use syncguard_postgres::{PostgresBackend, PostgresBuilder, SslMode};
 ///
-/// let backend = PostgresBackend::builder()
+/// let backend = PostgresBackend::builder("db.example:5432")
+///     .user("app")
+///     .database("app")
+///     .sslmode(SslMode::VerifyFull)
 ///     .table("jobs.locks")
 ///     .fence_table("jobs.fence_counters")
-///     .auto_create_tables(false)
-///     .connect("postgres://app@db.example/app?sslmode=verify-full")
+///     .connect()
+///     .await?;
+/// let same = PostgresBuilder::from_url("postgres://app@db.example/app?sslmode=verify-full&table=jobs.locks")?
+///     .fence_table("jobs.fence_counters")
+///     .timeout(Duration::from_secs(3))
+///     .connect()
 ///     .await?;
 /// # Ok(())
 /// # }
@@ -45,42 +56,55 @@ pub enum Prepared {
 #[must_use]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent switch with a setter of its own name")]
 pub struct PostgresBuilder {
+    /// What the driver reads: login, database, sockets. Its hosts count only while `address` is empty.
+    pub(crate) config: Config,
+    pub(crate) address: Option<String>,
     pub(crate) table: String,
     pub(crate) fence_table: String,
     pub(crate) auto_create_tables: bool,
     pub(crate) cleanup_in_is_locked: bool,
-    pub(crate) clock_floored_fences: bool,
+    pub(crate) fence_floor: bool,
     pub(crate) prepared: Prepared,
     pub(crate) pool_size: usize,
     pub(crate) connect_timeout: Duration,
     pub(crate) lock_timeout: Duration,
-    pub(crate) operation_timeout: Duration,
-    pub(crate) listen: bool,
-    pub(crate) listen_url: Option<String>,
+    pub(crate) timeout: Duration,
+    pub(crate) wake: bool,
+    /// May hold a password.
+    pub(crate) wake_url: Option<String>,
     pub(crate) require_tls: bool,
     pub(crate) tls: TlsOptions,
-    pub(crate) attributes: Attributes,
+    pub(crate) target_session_attrs: Option<TargetSessionAttrs>,
     pub(crate) passfile: Option<PathBuf>,
 }
 
 impl Default for PostgresBuilder {
     fn default() -> Self {
+        let mut config = Config::new();
+        // A connection on which nothing is heard is given up well within the shortest lease that people use.
+        config
+            .keepalives_idle(Duration::from_secs(5))
+            .keepalives_interval(Duration::from_secs(3))
+            .keepalives_retries(3);
+        config.tcp_user_timeout(Duration::from_secs(14));
         Self {
+            config,
+            address: None,
             table: "syncguard_locks".to_owned(),
             fence_table: "syncguard_fence_counters".to_owned(),
             auto_create_tables: true,
             cleanup_in_is_locked: false,
-            clock_floored_fences: false,
+            fence_floor: false,
             prepared: Prepared::Auto,
             pool_size: 16,
             connect_timeout: Duration::from_secs(2),
             lock_timeout: Duration::from_secs(1),
-            operation_timeout: Duration::from_secs(5),
-            listen: true,
-            listen_url: None,
+            timeout: Duration::from_secs(5),
+            wake: true,
+            wake_url: None,
             require_tls: false,
             tls: TlsOptions::default(),
-            attributes: Attributes::Any,
+            target_session_attrs: None,
             passfile: None,
         }
     }
@@ -93,134 +117,189 @@ impl fmt::Debug for PostgresBuilder {
             .field("fence_table", &self.fence_table)
             .field("pool_size", &self.pool_size)
             .field("prepared", &self.prepared)
-            // listen_url may hold a password.
+            .field("timeout", &self.timeout)
+            // Login and wake_url may hold a password.
             .finish_non_exhaustive()
     }
 }
 
 impl PostgresBuilder {
-    /// The table of locks: `table` or `schema.table`. Default `syncguard_locks`.
+    /// Reads the settings that a URL makes. The page of this backend lists the options.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a bad URL or option. No part of the URL is repeated that could be a password.
+    pub fn from_url(url: &str) -> Result<Self> {
+        url::parse(url)
+    }
+
+    /// Sets where the server is: `host`, `host:port`, several of them with commas between, or the folder of a Unix socket.
+    pub fn address(mut self, address: impl Into<String>) -> Self {
+        self.address = Some(address.into());
+        self
+    }
+
+    /// Sets the role to log in as.
+    pub fn user(mut self, name: impl Into<String>) -> Self {
+        self.config.user(name);
+        self
+    }
+
+    /// Sets the password of the role.
+    pub fn password(mut self, password: impl AsRef<[u8]>) -> Self {
+        self.config.password(password);
+        self
+    }
+
+    /// Sets the database. Default: the one with the role's name.
+    pub fn database(mut self, name: impl Into<String>) -> Self {
+        self.config.dbname(name);
+        self
+    }
+
+    /// Sets the name that the server shows for these connections. Default `syncguard`.
+    pub fn application_name(mut self, name: impl Into<String>) -> Self {
+        self.config.application_name(name);
+        self
+    }
+
+    /// Sets the table of locks: `table` or `schema.table`. Default `syncguard_locks`.
     pub fn table(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();
         self
     }
 
-    /// The table of fence counters. Default `syncguard_fence_counters`.
+    /// Sets the table of fence counters. Default `syncguard_fence_counters`.
     pub fn fence_table(mut self, name: impl Into<String>) -> Self {
         self.fence_table = name.into();
         self
     }
 
-    /// Whether missing tables are created when connecting. Default true. Switch it off for a role that may not create tables.
+    /// Sets whether missing tables are created when connecting. Default true. Switch it off for a role that may not create
+    /// tables. One table without the other is never completed: it means that counters were lost.
     pub fn auto_create_tables(mut self, yes: bool) -> Self {
         self.auto_create_tables = yes;
         self
     }
 
-    /// Whether `is_locked` removes the key's lock if it has been dead for two seconds. Default false: looking changes nothing.
+    /// Sets whether `is_locked` removes the key's lock, in the background, if it has been dead for two seconds. Default false:
+    /// looking changes nothing.
     pub fn cleanup_in_is_locked(mut self, yes: bool) -> Self {
         self.cleanup_in_is_locked = yes;
         self
     }
 
-    /// Whether a fence is never below the server's time in milliseconds, so that it rises even after the counters were lost
-    /// (an asynchronous failover, a restore). The first fence of a key is then not 1. Default false.
-    pub fn clock_floored_fences(mut self, yes: bool) -> Self {
-        self.clock_floored_fences = yes;
+    /// Sets whether a fence is never below the server's time in milliseconds, so that it rises even after the counters were
+    /// lost (an asynchronous failover, a restore). The first fence of a key is then not 1. Default false.
+    pub fn fence_floor(mut self, clock: bool) -> Self {
+        self.fence_floor = clock;
         self
     }
 
-    /// Whether statements get names on the server.
+    /// Sets whether statements get names on the server.
     pub fn prepared(mut self, prepared: Prepared) -> Self {
         self.prepared = prepared;
         self
     }
 
-    /// How many connections are kept at most, beside one that listens for wake-ups. Default 16. Operations take a connection for
-    /// one round trip each and never while they wait for a lock.
+    /// Sets how many connections are kept at most, beside one that listens for wake-ups. Default 16. Operations take a
+    /// connection for one round trip each and never while they wait for a lock.
     pub fn pool_size(mut self, connections: usize) -> Self {
         self.pool_size = connections;
         self
     }
 
-    /// How long one attempt to connect may take. Default 2 s.
+    /// Sets how long one attempt to connect may take. Default 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// How long the server may wait for another transaction that works on the same key. Default 1 s.
+    /// Sets how long the server may wait for another transaction that works on the same key. Default 1 s.
     pub fn lock_timeout(mut self, limit: Duration) -> Self {
         self.lock_timeout = limit;
         self
     }
 
-    /// How long one operation may take altogether. Default 5 s; acquire and extend also stop at a third of their ttl, but not
-    /// before 1 s.
-    pub fn operation_timeout(mut self, limit: Duration) -> Self {
-        self.operation_timeout = limit;
+    /// Sets how long one operation may take altogether. Default 5 s; acquire and extend also stop at a third of their ttl, but
+    /// not before 1 s.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
         self
     }
 
-    /// Whether waiters are woken by the server (on one connection of their own) or only look again from time to time.
+    /// Sets whether waiters are woken by the server (on one connection of their own) or only look again from time to time.
     /// Default true.
-    pub fn listen(mut self, yes: bool) -> Self {
-        self.listen = yes;
+    pub fn wake(mut self, yes: bool) -> Self {
+        self.wake = yes;
         self
     }
 
-    /// Where to listen for wake-ups if the main URL leads to a pooler: a URL straight to the server.
-    pub fn listen_url(mut self, url: impl Into<String>) -> Self {
-        self.listen_url = Some(url.into());
+    /// Sets where to listen for wake-ups if the main address leads to a pooler: a URL straight to the server.
+    pub fn wake_url(mut self, url: impl Into<String>) -> Self {
+        self.wake_url = Some(url.into());
         self
     }
 
-    /// Whether a connection to another machine must be encrypted. Default false, as in libpq; a plain one is warned of.
+    /// Sets whether a connection to another machine must be encrypted. Default false, as in libpq; a plain one is warned of.
     pub fn require_tls(mut self, yes: bool) -> Self {
         self.require_tls = yes;
         self
     }
 
-    /// How connections are encrypted. The URL's `sslmode` wins.
+    /// Sets how connections are encrypted.
     pub fn sslmode(mut self, mode: SslMode) -> Self {
-        self.tls.mode = mode;
+        self.tls.mode = Some(mode);
         self
     }
 
-    /// The PEM file with the roots to trust, or `system`. The URL's `sslrootcert` wins.
+    /// Sets the PEM file with the roots to trust, or `system`.
     pub fn sslrootcert(mut self, file: impl Into<PathBuf>) -> Self {
         self.tls.root = Some(file.into());
         self
     }
 
-    /// The client's certificate and key as PEM files. The URL's `sslcert` and `sslkey` win.
-    pub fn client_certificate(mut self, cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        self.tls.cert = Some(cert.into());
-        self.tls.key = Some(key.into());
+    /// Sets the PEM file with the client's certificate. Goes with [`sslkey`](Self::sslkey).
+    pub fn sslcert(mut self, file: impl Into<PathBuf>) -> Self {
+        self.tls.cert = Some(file.into());
+        self
+    }
+
+    /// Sets the PEM file with the key of the client's certificate.
+    pub fn sslkey(mut self, file: impl Into<PathBuf>) -> Self {
+        self.tls.key = Some(file.into());
+        self
+    }
+
+    /// Sets which kind of server will do, where several hosts are named.
+    pub fn target_session_attrs(mut self, wanted: TargetSessionAttrs) -> Self {
+        self.target_session_attrs = Some(wanted);
         self
     }
 
     /// Connects, and creates the tables if they are missing and may be created.
     ///
+    /// Takes no longer than `connect_timeout` per host, then `timeout`, and 30 s more where tables are created.
+    ///
     /// # Errors
-    /// `InvalidArgument` for a bad URL, option or table; otherwise why the server cannot be used.
+    /// `InvalidArgument` for a bad setting or table; otherwise why the server cannot be used.
     ///
     /// # Cancel safety
     /// Dropping the future leaves at most empty tables behind.
-    pub async fn connect(self, url: &str) -> Result<PostgresBackend> {
-        let (options, target) = url::read(self, url)?;
-        PostgresBackend::with_target(options, target).await
+    pub async fn connect(self) -> Result<PostgresBackend> {
+        PostgresBackend::start(self).await
     }
 
-    /// Uses a pool that was made elsewhere. Wake-ups then need [`listen_url`](Self::listen_url).
+    /// Uses a pool that was made elsewhere. Wake-ups then need [`wake_url`](Self::wake_url); the settings of connections
+    /// are the pool's own.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     ///
     /// # Cancel safety
     /// Dropping the future leaves at most empty tables behind.
-    pub async fn with_pool(self, pool: deadpool_postgres::Pool) -> Result<PostgresBackend> {
-        PostgresBackend::with_brought_pool(self, pool).await
+    #[cfg(feature = "deadpool")]
+    pub async fn connect_with_pool(self, pool: deadpool_postgres::Pool) -> Result<PostgresBackend> {
+        PostgresBackend::start_with_pool(self, pool).await
     }
 
     pub(crate) fn tables(&self) -> Result<Tables> {
@@ -231,7 +310,7 @@ impl PostgresBuilder {
         if self.pool_size == 0 || self.pool_size > 10_000 {
             return Err(LockError::invalid("pool_size is outside 1..=10000"));
         }
-        let limits = [self.connect_timeout, self.lock_timeout, self.operation_timeout];
+        let limits = [self.connect_timeout, self.lock_timeout, self.timeout];
         if limits.iter().any(|limit| limit.as_millis() == 0 || limit.as_secs() > 3600) {
             return Err(LockError::invalid("a timeout is outside 1 ms ..= 1 h"));
         }

@@ -3,6 +3,7 @@
 //! The hosts are tried in order; each attempt ends with one question that tells whether the server may be written to (`target_session_attrs`)
 //! and whether a pooler stands in between. Connecting is rare, so the question costs nothing that counts.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,36 +16,36 @@ use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslNegotiation};
 use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
-use crate::error;
+use crate::builder::PostgresBuilder;
 use crate::tls::Tls;
 use crate::wire::{Connector, Encryption, HostConnector, Learned};
+use crate::{environment, error, hosts, passfile};
 
 /// Which kind of server will do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Attributes {
+#[non_exhaustive]
+pub enum TargetSessionAttrs {
+    /// Every server.
     #[default]
     Any,
+    /// One that takes writes.
     ReadWrite,
+    /// One that takes none.
     ReadOnly,
+    /// One that is not in recovery.
     Primary,
+    /// One that is in recovery.
     Standby,
 }
 
-impl Attributes {
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        Ok(match text {
-            "any" => Self::Any,
-            "read-write" => Self::ReadWrite,
-            "read-only" => Self::ReadOnly,
-            "primary" => Self::Primary,
-            "standby" => Self::Standby,
-            _ => {
-                return Err(LockError::invalid(
-                    "target_session_attrs is not one of any, read-write, read-only, primary, standby",
-                ));
-            }
-        })
-    }
+impl TargetSessionAttrs {
+    pub(crate) const WORDS: [(&str, Self); 5] = [
+        ("any", Self::Any),
+        ("read-write", Self::ReadWrite),
+        ("read-only", Self::ReadOnly),
+        ("primary", Self::Primary),
+        ("standby", Self::Standby),
+    ];
 
     fn accept(self, server: &Introduction) -> bool {
         match self {
@@ -77,17 +78,26 @@ impl Seen {
 }
 
 /// Everything needed to connect.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Target {
-    /// One or more hosts; without a password in its `Debug` form.
-    pub(crate) config: Config,
-    /// One per host where a password file decides.
-    pub(crate) passwords: Vec<Option<String>>,
-    pub(crate) attributes: Attributes,
+    /// Login, database and sockets; which server is in `servers`.
+    config: Config,
+    /// Tried in this order.
+    servers: Vec<(Host, u16)>,
+    /// One per server where a password file decides.
+    passwords: Vec<Option<String>>,
+    wanted: TargetSessionAttrs,
     pub(crate) tls: Tls,
-    pub(crate) require_tls: bool,
-    pub(crate) connect_timeout: Duration,
+    require_tls: bool,
+    connect_timeout: Duration,
     pub(crate) seen: Arc<Seen>,
+}
+
+// Login and password file hold secrets.
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({} servers)", self.servers.len())
+    }
 }
 
 /// A connection and what is known of it.
@@ -122,16 +132,37 @@ where
 }
 
 impl Target {
+    /// Puts the settings and the environment together, and reads the files that they name.
+    pub(crate) fn new(settings: &PostgresBuilder) -> Result<Self> {
+        let mut settings = settings.clone();
+        environment::fill(&mut settings)?;
+        settings.validate()?;
+        let servers = match &settings.address {
+            Some(address) => hosts::parse(address)?,
+            None => hosts::of(&settings.config)?,
+        };
+        Ok(Self {
+            passwords: passfile::passwords(&settings.config, &servers, settings.passfile.as_deref()),
+            servers,
+            tls: Tls::new(&settings.tls)?,
+            wanted: settings.target_session_attrs.unwrap_or_default(),
+            require_tls: settings.require_tls,
+            connect_timeout: settings.connect_timeout,
+            config: settings.config,
+            seen: Arc::default(),
+        })
+    }
+
     /// Connects to the first host that answers and fits.
     pub(crate) async fn connect(&self) -> Result<Connected> {
         let mut last = None;
-        for index in 0..self.config.get_hosts().len() {
+        for index in 0..self.servers.len() {
             match self.connect_host(index).await {
                 Ok(connected) => return Ok(connected),
                 Err(failure) => last = Some(failure),
             }
         }
-        // A target without a host is refused when its URL is read.
+        // There is always one: localhost if nobody names another.
         Err(last.map_or_else(unfit, Failure::into_error))
     }
 
@@ -160,7 +191,7 @@ impl Target {
         let (client, messages, server) = timeout(self.connect_timeout, introducing)
             .await
             .map_err(|_| Failure::Ours(error::no_answer_to_connect()))??;
-        if !self.attributes.accept(&server) {
+        if !self.wanted.accept(&server) {
             return Err(Failure::Ours(unfit()));
         }
         let local = is_local(host);
@@ -182,7 +213,7 @@ impl Target {
     /// The settings for one of the hosts.
     fn single(&self, index: usize) -> (Config, Host) {
         let all = &self.config;
-        let host = all.get_hosts()[index].clone();
+        let (host, port) = self.servers[index].clone();
         let mut config = Config::new();
         if let Host::Tcp(name) = &host {
             config.host(name);
@@ -190,8 +221,7 @@ impl Target {
         if let Some(address) = all.get_hostaddrs().get(index) {
             config.hostaddr(*address);
         }
-        let ports = all.get_ports();
-        config.port(ports.get(index).or_else(|| ports.first()).copied().unwrap_or(5432));
+        config.port(port);
         if let Some(user) = all.get_user() {
             config.user(user);
         }
@@ -271,7 +301,8 @@ async fn introduce(client: Client, mut messages: Messages) -> Result<(Client, Me
         tokio_postgres::SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
     });
-    let column = |index| row.and_then(|row| row.get(index)).unwrap_or_default();
+    // A proxy may answer with anything at all.
+    let column = |index: usize| row.and_then(|row| row.try_get(index).ok().flatten()).unwrap_or_default();
     let introduction = Introduction {
         // Minus one is nobody's: a server that does not say is treated as a pooler.
         pid: column(0).parse().unwrap_or(-1),

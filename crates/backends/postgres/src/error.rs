@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::{fmt, io};
 
+#[cfg(feature = "deadpool")]
 use deadpool_postgres::{PoolError, TimeoutType};
 use syncguard_core::{ErrorCode, LockError};
 use tokio_postgres::error::{DbError, Severity, SqlState};
@@ -56,6 +57,7 @@ pub(crate) fn from_connect(error: &tokio_postgres::Error) -> LockError {
 }
 
 /// A pool that gave no connection.
+#[cfg(feature = "deadpool")]
 pub(crate) fn from_pool(error: &PoolError) -> LockError {
     match error {
         PoolError::Timeout(TimeoutType::Wait) => all_busy(),
@@ -180,6 +182,12 @@ fn explain(state: &SqlState) -> (ErrorCode, &'static str, Option<&'static str>) 
 fn may_be_repeated(state: &SqlState) -> bool {
     let class = state.code().get(..2).unwrap_or("");
     matches!(class, "08" | "25" | "28" | "3D" | "3F" | "40" | "42" | "53" | "55" | "57" | "58")
+}
+
+/// Whether the server refused a statement because a column is not there.
+pub(crate) fn names_missing_column(error: &LockError) -> bool {
+    let said = error.source().and_then(|source| source.downcast_ref::<ServerSaid>());
+    said.is_some_and(|said| said.sqlstate == "42703")
 }
 
 /// Whether this error tells of the end of a connection rather than of a statement that the server refused.

@@ -9,13 +9,13 @@ use tokio_postgres::types::{FromSql, Type};
 
 use crate::backend::Inner;
 use crate::error;
-use crate::pool::{Session, deadline};
+use crate::pool::Session;
 use crate::schema::{self, Schema};
 
 /// Every line that can be had; a failure is a line too.
 pub(crate) async fn report(inner: &Inner) -> HealthReport {
     let mut report = HealthReport::default();
-    let deadline = deadline(inner.operation_timeout());
+    let deadline = inner.deadline();
     let mut session = match inner.pool.get(deadline).await {
         Ok(session) => session,
         Err(error) => {
@@ -88,8 +88,14 @@ fn connection(report: &mut HealthReport, inner: &Inner, row: &Row) {
     }
     if inner.pool.behind_pooler() == Some(true) {
         report
-            .push(HealthStatus::Info, "pooler", "connections lead through a pooler: statements are parsed at every call")
-            .hint("prepared=always if it understands prepared statements; listen_url=… straight to the server for wake-ups");
+            .push(
+                HealthStatus::Info,
+                "pooler",
+                "connections lead through a pooler: statements are parsed at every call",
+            )
+            .hint(
+                "prepared=always if it understands prepared statements; wake_url=… straight to the server for wake-ups",
+            );
     }
     if get(row, "in_recovery") == Some(true) || get(row, "read_only") == Some(true) {
         report
@@ -106,11 +112,14 @@ fn connection(report: &mut HealthReport, inner: &Inner, row: &Row) {
 
 fn tables(report: &mut HealthReport, inner: &Inner, schema: Schema) {
     let (locks, fences) = (inner.tables.locks.display(), inner.tables.fences.display());
+    let hint = if schema.is_half() {
+        "one table without the other: a name is misspelt, or counters were lost and fences would begin anew; restore it"
+    } else {
+        "call setup_schema(), or run the SQL that schema_sql() prints"
+    };
     for (there, name) in [(schema.locks, &locks), (schema.fences, &fences)] {
         if !there {
-            report
-                .push(HealthStatus::Fail, "tables", format!("{name} does not exist"))
-                .hint("call setup_schema(), or run the SQL that schema_sql() prints");
+            report.push(HealthStatus::Fail, "tables", format!("{name} does not exist")).hint(hint);
         }
     }
     if !schema.locks || !schema.fences {

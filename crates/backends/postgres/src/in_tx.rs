@@ -64,16 +64,15 @@ impl PostgresBackend {
             let rows = transaction.query_typed(sql, params).await.map_err(|error| error::from_statement(&error))?;
             rows.into_iter().next().ok_or_else(|| LockError::internal("postgres answered without a row"))
         };
-        let lock_timeout = inner.lock_timeout();
-        let gate = [text(&storage_key), text(&lock_timeout)];
+        let gate = [text(&storage_key), text(&inner.lock_timeout)];
         let before = query(include_str!("../sql/in_tx_gate.sql"), &gate).await?;
         if column::<String>(&before, "isolation")? != "read committed" {
             return Err(LockError::invalid("the transaction is not under READ COMMITTED").with_hint(
                 "an older snapshot does not show who holds the lock now; begin with ISOLATION LEVEL READ COMMITTED",
             ));
         }
-        let values = AcquireValues::new(&names, request, inner.clock_floored());
-        let decided = query(&inner.statements().acquire, &values.params()).await?;
+        let values = AcquireValues::new(&names, request, inner.settings.fence_floor);
+        let decided = query(&inner.acquire_statement().text, &values.params()).await?;
         // The caller's own limits come back: the statements set theirs for the rest of the transaction.
         let own = [column::<String>(&before, "own_lock_timeout")?, column::<String>(&before, "own_statement_timeout")?];
         let own = [text(&own[0]), text(&own[1])];

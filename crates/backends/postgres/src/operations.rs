@@ -4,6 +4,8 @@
 //! waits and takes the key's advisory lock, the *decision* does the work. What they decide stands in `sql/*.sql`; what the
 //! answers mean, in [`row`](crate::row).
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use syncguard_core::{
@@ -18,36 +20,41 @@ use crate::builder::Prepared;
 use crate::names::Names;
 use crate::pool::{Session, deadline};
 use crate::row::{column, read_absent, read_acquire, read_info};
-use crate::statement::{Call, Hidden, Param, Statements, flag, number, text};
+use crate::statement::{Call, Hidden, Param, Sql, flag, number, text};
 use crate::{error, pipeline, schema};
 
 impl Inner {
+    /// Makes sure that the tables are there, and learns whether they have the column for people.
     pub(crate) async fn ensure_schema(&self) -> Result<()> {
-        let mut session = self.pool.get(deadline(self.options.operation_timeout)).await?;
+        let mut session = self.pool.get(self.deadline()).await?;
         session.begin();
-        let outcome = schema::ensure(session.client(), &self.tables, self.options.auto_create_tables).await;
-        if outcome.is_ok() {
-            session.finished();
-        }
-        outcome
+        let create = self.settings.auto_create_tables;
+        let schema = schema::ensure(session.client(), &self.tables, create, self.settings.timeout).await?;
+        session.finished();
+        self.has_key_debug.store(schema.key_debug, Ordering::Release);
+        Ok(())
     }
 
-    pub(crate) fn operation_timeout(&self) -> Duration {
-        self.options.operation_timeout
+    pub(crate) async fn set_up_schema(&self) -> Result<()> {
+        let mut session = self.pool.get(self.deadline()).await?;
+        session.begin();
+        schema::set_up(session.client(), &self.tables).await?;
+        session.finished();
+        Ok(())
     }
 
-    fn deadline(&self) -> Instant {
-        deadline(self.options.operation_timeout)
+    pub(crate) fn deadline(&self) -> Instant {
+        deadline(self.settings.timeout)
     }
 
     /// A request that hangs for longer than a third of the lease is better given up and sent again.
     fn deadline_within(&self, ttl: Ttl) -> Instant {
-        deadline(self.options.operation_timeout.min((ttl.duration() / 3).max(Duration::from_secs(1))))
+        deadline(self.settings.timeout.min((ttl.duration() / 3).max(Duration::from_secs(1))))
     }
 
     /// Whether statements get names on this connection.
     fn prepared(&self, session: &Session) -> bool {
-        match self.options.prepared {
+        match self.settings.prepared {
             Prepared::Always => true,
             Prepared::Never => false,
             // Once one connection was seen to lead through a pooler, others may too.
@@ -67,13 +74,27 @@ impl Inner {
         let storage_key = Hidden(&names.lock);
         let gate = [text(&storage_key), text(&self.lock_timeout), text(&self.statement_timeout)];
         let gate = Call { sql: &self.statements.acquire_gate, params: &gate };
-        let values = AcquireValues::new(&names, request, self.options.clock_floored_fences);
-        let row = {
-            let params = values.params();
-            let decision = Call { sql: &self.statements.acquire, params: &params };
-            pipeline::transact(&mut session, prepared, gate, decision, deadline).await?
-        };
+        let values = AcquireValues::new(&names, request, self.settings.fence_floor);
+        let params = values.params();
+        let decision = self.acquire_statement();
+        let call = |sql| Call { sql, params: &params };
+        let row = match pipeline::transact(&mut session, prepared, gate, call(decision), deadline).await {
+            // Nothing was done, and the session is fit for another try.
+            Err(error) if error::names_missing_column(&error) && self.has_key_debug.swap(false, Ordering::AcqRel) => {
+                pipeline::transact(&mut session, prepared, gate, call(self.acquire_statement()), deadline).await
+            }
+            outcome => outcome,
+        }?;
         read_acquire(&row, request.key)
+    }
+
+    /// With the column for people where the table has it.
+    pub(crate) fn acquire_statement(&self) -> &Sql {
+        if self.has_key_debug.load(Ordering::Acquire) {
+            &self.statements.acquire
+        } else {
+            &self.statements.acquire_without_key_debug
+        }
     }
 
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
@@ -108,17 +129,28 @@ impl Inner {
         }
     }
 
-    pub(crate) async fn is_locked(&self, key: &Key) -> Result<bool> {
+    pub(crate) async fn is_locked(self: &Arc<Self>, key: &Key) -> Result<bool> {
         let names = Names::new(key)?;
         let storage_key = Hidden(&names.lock);
         let Some(row) = self.ask(&self.statements.is_locked, &storage_key).await? else { return Ok(false) };
         let live: Option<bool> = column(&row, "live")?;
         let removable: Option<bool> = column(&row, "removable")?;
-        if self.options.cleanup_in_is_locked && removable == Some(true) {
-            // Tidying up is a courtesy: it never changes the answer.
-            drop(self.change(&self.statements.purge_key, &[text(&storage_key)]).await);
+        if self.settings.cleanup_in_is_locked && removable == Some(true) {
+            self.clean_up(names.lock);
         }
         live.ok_or_else(|| error::damaged("expiry").with_key(key))
+    }
+
+    /// Removes one dead lock in the background. Tidying up is a courtesy: nobody waits for it, and there is one at a time.
+    fn clean_up(self: &Arc<Self>, storage_key: String) {
+        if self.cleaning.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let cleaning = Cleaning(self.clone());
+        tokio::spawn(async move {
+            let inner = &cleaning.0;
+            drop(inner.change(&inner.statements.purge_key, &[text(&Hidden(&storage_key))]).await);
+        });
     }
 
     pub(crate) async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
@@ -150,14 +182,14 @@ impl Inner {
         }
     }
 
-    async fn ask(&self, sql: &str, name: &Hidden<'_>) -> Result<Option<Row>> {
+    async fn ask(&self, sql: &Sql, name: &Hidden<'_>) -> Result<Option<Row>> {
         let deadline = self.deadline();
         let mut session = self.pool.get(deadline).await?;
         let prepared = self.prepared(&session);
         pipeline::ask(&mut session, prepared, Call { sql, params: &[text(name)] }, deadline).await
     }
 
-    async fn change(&self, sql: &str, params: &[Param<'_>]) -> Result<Row> {
+    async fn change(&self, sql: &Sql, params: &[Param<'_>]) -> Result<Row> {
         let deadline = self.deadline();
         let mut session = self.pool.get(deadline).await?;
         let prepared = self.prepared(&session);
@@ -165,17 +197,14 @@ impl Inner {
         let gate = Call { sql: &self.statements.release_gate, params: &gate };
         pipeline::transact(&mut session, prepared, gate, Call { sql, params }, deadline).await
     }
+}
 
-    pub(crate) fn statements(&self) -> &Statements {
-        &self.statements
-    }
+/// Lets the next clean-up begin when this one ends, also if its task was dropped.
+struct Cleaning(Arc<Inner>);
 
-    pub(crate) fn lock_timeout(&self) -> &str {
-        &self.lock_timeout
-    }
-
-    pub(crate) fn clock_floored(&self) -> bool {
-        self.options.clock_floored_fences
+impl Drop for Cleaning {
+    fn drop(&mut self) {
+        self.0.cleaning.store(false, Ordering::Release);
     }
 }
 

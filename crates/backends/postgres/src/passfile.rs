@@ -6,23 +6,22 @@
 use std::path::{Path, PathBuf};
 
 use tokio_postgres::Config;
+use tokio_postgres::config::Host;
 
-use crate::url::host_name;
+use crate::hosts;
 
 /// The password of each host of a configuration that has none of its own.
-pub(crate) fn passwords(config: &Config, file: Option<&Path>) -> Vec<Option<String>> {
+pub(crate) fn passwords(config: &Config, servers: &[(Host, u16)], file: Option<&Path>) -> Vec<Option<String>> {
     if config.get_password().is_some() {
         return Vec::new();
     }
     let Some(text) = file.map(Path::to_owned).or_else(default_file).and_then(|file| read(&file)) else {
         return Vec::new();
     };
-    let ports = config.get_ports();
     let user = config.get_user().map(str::to_owned).or_else(|| std::env::var("USER").ok()).unwrap_or_default();
     let database = config.get_dbname().unwrap_or(&user);
-    let port_of = |index: usize| ports.get(index).or_else(|| ports.first()).copied().unwrap_or(5432).to_string();
-    let hosts = config.get_hosts().iter().enumerate();
-    hosts.map(|(index, host)| find(&text, [&host_name(host), &port_of(index), database, &user])).collect()
+    let password_of = |(host, port): &(Host, u16)| find(&text, [hosts::name(host), &port.to_string(), database, &user]);
+    servers.iter().map(password_of).collect()
 }
 
 fn default_file() -> Option<PathBuf> {

@@ -21,32 +21,34 @@ use tokio_postgres::{Client, Statement};
 
 use crate::connect::Target;
 use crate::error;
+use crate::statement::Sql;
 
 /// The connections of one backend.
 pub(crate) enum Pool {
     Own(Box<OwnPool>),
     /// Brought along by the caller, who may use it for other things too.
+    #[cfg(feature = "deadpool")]
     Brought(deadpool_postgres::Pool),
 }
 
 /// Connections that this backend makes itself.
 pub(crate) struct OwnPool {
     target: Target,
+    size: usize,
+    /// Connections that nobody uses. Together with those in use never more than `size`.
     idle: Arc<Mutex<Vec<OwnSession>>>,
+    /// One per connection that may be in use.
     permits: Arc<Semaphore>,
-}
-
-impl OwnPool {
-    pub(crate) fn new(target: Target, size: usize) -> Self {
-        Self { target, idle: Arc::default(), permits: Arc::new(Semaphore::new(size)) }
-    }
 }
 
 struct OwnSession {
     client: Client,
+    /// Reads and writes for the client. It ends with the runtime that it was made on.
     driving: JoinHandle<()>,
-    /// By the address of the statement's text, which lives as long as the backend.
-    prepared: Mutex<HashMap<usize, Statement>>,
+    /// A runtime that is kept but does not run drives nothing, so a connection is used on its own runtime only.
+    runtime: tokio::runtime::Id,
+    /// The statements that this connection knows, by their names.
+    prepared: Mutex<HashMap<&'static str, Statement>>,
     behind_pooler: bool,
 }
 
@@ -57,10 +59,16 @@ impl Drop for OwnSession {
 }
 
 impl Pool {
+    pub(crate) fn own(target: Target, size: usize) -> Self {
+        let permits = Arc::new(Semaphore::new(size));
+        Self::Own(Box::new(OwnPool { target, size, idle: Arc::default(), permits }))
+    }
+
     /// A connection for one operation, by `deadline`.
     pub(crate) async fn get(&self, deadline: Instant) -> Result<Session> {
         match self {
             Self::Own(pool) => pool.get(deadline).await,
+            #[cfg(feature = "deadpool")]
             Self::Brought(pool) => match timeout_at(deadline, pool.get()).await {
                 Ok(Ok(object)) => Ok(Session { inner: Some(Inner::Brought(object)), state: State::Clean }),
                 Ok(Err(error)) => Err(error::from_pool(&error)),
@@ -71,7 +79,8 @@ impl Pool {
 
     pub(crate) fn size(&self) -> usize {
         match self {
-            Self::Own(pool) => pool.permits.available_permits(),
+            Self::Own(pool) => pool.size,
+            #[cfg(feature = "deadpool")]
             Self::Brought(pool) => pool.status().max_size,
         }
     }
@@ -80,6 +89,7 @@ impl Pool {
     pub(crate) fn behind_pooler(&self) -> Option<bool> {
         match self {
             Self::Own(pool) => Some(pool.target.seen.pooler()),
+            #[cfg(feature = "deadpool")]
             Self::Brought(_) => None,
         }
     }
@@ -87,6 +97,7 @@ impl Pool {
     pub(crate) fn target(&self) -> Option<&Target> {
         match self {
             Self::Own(pool) => Some(&pool.target),
+            #[cfg(feature = "deadpool")]
             Self::Brought(_) => None,
         }
     }
@@ -104,12 +115,17 @@ impl OwnPool {
         Ok(Session { inner: Some(inner), state: State::Clean })
     }
 
+    /// An idle connection of this runtime that is not known to be closed.
     fn pop_idle(&self) -> Option<OwnSession> {
+        let here = tokio::runtime::Handle::current().id();
         let mut idle = lock(&self.idle);
-        while let Some(session) = idle.pop() {
-            if !session.client.is_closed() {
-                return Some(session);
-            }
+        idle.retain(|session| !session.client.is_closed());
+        if let Some(own) = idle.iter().rposition(|session| session.runtime == here) {
+            return Some(idle.remove(own));
+        }
+        // The connection that will be made takes the place of one that waits for another runtime.
+        if idle.len() > self.permits.available_permits() {
+            idle.remove(0);
         }
         None
     }
@@ -124,6 +140,7 @@ impl OwnPool {
         Ok(OwnSession {
             client: connected.client,
             driving,
+            runtime: tokio::runtime::Handle::current().id(),
             prepared: Mutex::default(),
             behind_pooler: connected.behind_pooler,
         })
@@ -131,7 +148,12 @@ impl OwnPool {
 }
 
 enum Inner {
-    Own { session: OwnSession, home: Arc<Mutex<Vec<OwnSession>>>, _permit: OwnedSemaphorePermit },
+    Own {
+        session: OwnSession,
+        home: Arc<Mutex<Vec<OwnSession>>>,
+        _permit: OwnedSemaphorePermit,
+    },
+    #[cfg(feature = "deadpool")]
     Brought(deadpool_postgres::Object),
 }
 
@@ -155,6 +177,7 @@ impl Session {
     pub(crate) fn client(&self) -> &Client {
         match self.inner.as_ref() {
             Some(Inner::Own { session, .. }) => &session.client,
+            #[cfg(feature = "deadpool")]
             Some(Inner::Brought(object)) => object,
             None => unreachable!("a session is emptied by its drop alone"),
         }
@@ -184,18 +207,18 @@ impl Session {
     }
 
     /// The statement under its name on this connection, prepared on first use.
-    pub(crate) async fn prepare(&self, sql: &str, types: &[Type]) -> Result<Statement, tokio_postgres::Error> {
+    pub(crate) async fn prepare(&self, sql: &Sql, types: &[Type]) -> Result<Statement, tokio_postgres::Error> {
         match self.inner.as_ref() {
             Some(Inner::Own { session, .. }) => {
-                let address = sql.as_ptr().addr();
-                if let Some(statement) = lock(&session.prepared).get(&address) {
+                if let Some(statement) = lock(&session.prepared).get(sql.name) {
                     return Ok(statement.clone());
                 }
-                let statement = session.client.prepare_typed(sql, types).await?;
-                lock(&session.prepared).insert(address, statement.clone());
+                let statement = session.client.prepare_typed(&sql.text, types).await?;
+                lock(&session.prepared).insert(sql.name, statement.clone());
                 Ok(statement)
             }
-            Some(Inner::Brought(object)) => object.prepare_typed_cached(sql, types).await,
+            #[cfg(feature = "deadpool")]
+            Some(Inner::Brought(object)) => object.prepare_typed_cached(&sql.text, types).await,
             None => unreachable!("a session is emptied by its drop alone"),
         }
     }
@@ -206,6 +229,7 @@ impl Drop for Session {
         match (self.inner.take(), self.state) {
             (Some(Inner::Own { session, home, _permit }), State::Clean) => lock(&home).push(session),
             (Some(Inner::Own { home, .. }), State::Broken) => lock(&home).clear(),
+            #[cfg(feature = "deadpool")]
             // Dropping the object returns it to its pool; taking it out first closes it.
             (Some(Inner::Brought(object)), State::Busy | State::Broken) => {
                 drop(deadpool_postgres::Object::take(object));

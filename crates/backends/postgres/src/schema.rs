@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use syncguard_core::{ErrorCode, LockError, Result};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
@@ -18,9 +18,9 @@ use crate::table::Tables;
 /// The SQL that creates the tables, for migrations.
 ///
 /// ```
-/// use syncguard_postgres::PostgresBackend;
+/// use syncguard_postgres::PostgresBuilder;
 ///
-/// let sql = syncguard_postgres::schema_sql(&PostgresBackend::builder().table("jobs.locks"))?;
+/// let sql = syncguard_postgres::schema_sql(&PostgresBuilder::default().table("jobs.locks"))?;
 /// assert!(sql.contains(r#"CREATE TABLE IF NOT EXISTS "jobs"."locks""#));
 /// # Ok::<(), syncguard_core::LockError>(())
 /// ```
@@ -56,11 +56,18 @@ pub(crate) struct Schema {
     pub(crate) expires_index: bool,
     pub(crate) unique_keys: bool,
     pub(crate) columns: bool,
+    pub(crate) key_debug: bool,
 }
 
 impl Schema {
     fn complete(self) -> bool {
         self.locks && self.fences && self.unique_lock_id && self.expires_index
+    }
+
+    /// One table without the other. Somebody dropped the counters, or misspelt a name: creating the other one would begin
+    /// the fences anew beside locks or counters that exist.
+    pub(crate) fn is_half(self) -> bool {
+        self.locks != self.fences
     }
 }
 
@@ -76,30 +83,45 @@ pub(crate) async fn look(client: &Client, tables: &Tables) -> Result<Schema, tok
         expires_index: flag("expires_index"),
         unique_keys: flag("unique_key") && flag("unique_fence_key"),
         columns: flag("lock_columns") && flag("fence_columns"),
+        key_debug: flag("key_debug"),
     })
 }
 
 /// Long enough for forty processes to take turns.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Creates what is missing.
-pub(crate) async fn set_up(client: &Client, tables: &Tables) -> Result<()> {
-    // A client that does not take our advisory lock may create the same table at the same moment: then look again.
-    for last in [false, false, true] {
-        match timeout(LIMIT, try_set_up(client, tables)).await {
-            Err(_) => return Err(error::no_answer()),
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) if last || !is_collision(&error) => {
-                drop(client.batch_execute("ROLLBACK").await);
-                return Err(explain(&error));
-            }
-            Ok(Err(_)) => drop(client.batch_execute("ROLLBACK").await),
-        }
-    }
-    Ok(())
+/// Why the tables were not set up.
+enum Trouble {
+    Server(tokio_postgres::Error),
+    Half(LockError),
 }
 
-async fn try_set_up(client: &Client, tables: &Tables) -> Result<(), tokio_postgres::Error> {
+impl From<tokio_postgres::Error> for Trouble {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Server(error)
+    }
+}
+
+/// Creates what is missing.
+pub(crate) async fn set_up(client: &Client, tables: &Tables) -> Result<()> {
+    let setting_up = async {
+        // A client that does not take our advisory lock may create the same table at the same moment: then look again.
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let Err(trouble) = try_set_up(client, tables).await else { return Ok(()) };
+            drop(client.batch_execute("ROLLBACK").await);
+            match trouble {
+                Trouble::Half(error) => return Err(error),
+                Trouble::Server(error) if tries < 3 && is_collision(&error) => {}
+                Trouble::Server(error) => return Err(explain(&error)),
+            }
+        }
+    };
+    timeout(LIMIT, setting_up).await.map_err(|_| error::no_answer())?
+}
+
+async fn try_set_up(client: &Client, tables: &Tables) -> Result<(), Trouble> {
     if look(client, tables).await?.complete() {
         return Ok(());
     }
@@ -110,10 +132,34 @@ async fn try_set_up(client: &Client, tables: &Tables) -> Result<(), tokio_postgr
              SELECT pg_advisory_xact_lock(1397184333, 0)",
         )
         .await?;
-    if !look(client, tables).await?.complete() {
+    let schema = look_until_whole(client, tables).await?;
+    if schema.is_half() {
+        return Err(Trouble::Half(half(schema, tables)));
+    }
+    if !schema.complete() {
         client.batch_execute(&with_names(include_str!("../sql/schema.sql"), tables)).await?;
     }
-    client.batch_execute("COMMIT").await
+    Ok(client.batch_execute("COMMIT").await?)
+}
+
+/// Looks again for a second while only one of the tables is there: the TypeScript original creates one after the other.
+async fn look_until_whole(client: &Client, tables: &Tables) -> Result<Schema, tokio_postgres::Error> {
+    for _ in 0..4 {
+        let schema = look(client, tables).await?;
+        if !schema.is_half() {
+            return Ok(schema);
+        }
+        sleep(Duration::from_millis(250)).await;
+    }
+    look(client, tables).await
+}
+
+fn half(schema: Schema, tables: &Tables) -> LockError {
+    let (there, missing) = if schema.locks { (&tables.locks, &tables.fences) } else { (&tables.fences, &tables.locks) };
+    LockError::invalid(format!("the table {} exists without {}", there.display(), missing.display())).with_hint(
+        "check the spelling of `table` and `fence_table`. If the missing table was lost, restore it; with new counters fences begin \
+         anew, so create them by hand (the SQL is in schema_sql) and set fence_floor=clock",
+    )
 }
 
 /// Somebody else created the same thing at the same moment.
@@ -131,22 +177,32 @@ fn explain(error: &tokio_postgres::Error) -> LockError {
 }
 
 /// Makes sure that the tables are there, by creating them or by saying what to do.
-pub(crate) async fn ensure(client: &Client, tables: &Tables, create: bool) -> Result<()> {
-    let schema = look(client, tables).await.map_err(|error| error::from_statement(&error))?;
+pub(crate) async fn ensure(client: &Client, tables: &Tables, create: bool, limit: Duration) -> Result<Schema> {
+    let schema = look_within(client, tables, limit).await?;
+    if schema.is_half() {
+        return Err(half(schema, tables));
+    }
     if schema.complete() {
-        return Ok(());
+        return Ok(schema);
     }
     if create {
-        return set_up(client, tables).await;
+        set_up(client, tables).await?;
+        return look_within(client, tables, limit).await;
     }
-    let missing = match (schema.locks, schema.fences) {
-        (false, _) => format!("the table {} does not exist", tables.locks.display()),
-        (_, false) => format!("the table {} does not exist", tables.fences.display()),
-        _ if !schema.unique_lock_id => format!("the table {} has no unique index on lock_id", tables.locks.display()),
+    let missing = match schema.locks {
+        false => format!("the tables {} and {} do not exist", tables.locks.display(), tables.fences.display()),
+        true if !schema.unique_lock_id => {
+            format!("the table {} has no unique index on lock_id", tables.locks.display())
+        }
         // Slower purging is no reason to refuse to work.
-        _ => return Ok(()),
+        true => return Ok(schema),
     };
     let sql = with_names(include_str!("../sql/schema.sql"), tables);
     let sql: Vec<&str> = sql.lines().filter(|line| !line.starts_with("--")).collect();
     Err(LockError::invalid(missing).with_hint(format!("auto_create_tables is off; run this SQL:\n{}", sql.join("\n"))))
+}
+
+async fn look_within(client: &Client, tables: &Tables, limit: Duration) -> Result<Schema> {
+    let looking = timeout(limit, look_until_whole(client, tables)).await;
+    looking.map_err(|_| error::no_answer())?.map_err(|error| error::from_statement(&error))
 }

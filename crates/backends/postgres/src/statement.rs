@@ -19,39 +19,55 @@ use crate::table::Tables;
 pub(crate) const BEGIN: &str = include_str!("../sql/begin.sql");
 pub(crate) const COMMIT: &str = "COMMIT";
 
+/// A statement with the table names in it.
+#[derive(Debug)]
+pub(crate) struct Sql {
+    /// The name of its file, under which a connection remembers that it is prepared. No two statements share one.
+    pub(crate) name: &'static str,
+    pub(crate) text: String,
+}
+
 /// The statements of one pair of tables.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) acquire_gate: String,
-    pub(crate) acquire: String,
-    pub(crate) extend_gate: String,
-    pub(crate) extend: String,
-    pub(crate) release_gate: String,
-    pub(crate) release: String,
-    pub(crate) is_locked: String,
-    pub(crate) lookup_by_key: String,
-    pub(crate) lookup_by_lock_id: String,
-    pub(crate) purge: String,
-    pub(crate) purge_key: String,
+    pub(crate) acquire_gate: Sql,
+    pub(crate) acquire: Sql,
+    pub(crate) acquire_without_key_debug: Sql,
+    pub(crate) extend_gate: Sql,
+    pub(crate) extend: Sql,
+    pub(crate) release_gate: Sql,
+    pub(crate) release: Sql,
+    pub(crate) is_locked: Sql,
+    pub(crate) lookup_by_key: Sql,
+    pub(crate) lookup_by_lock_id: Sql,
+    pub(crate) purge: Sql,
+    pub(crate) purge_key: Sql,
 }
 
 impl Statements {
     pub(crate) fn new(tables: &Tables) -> Self {
-        let render = |text| render(text, tables);
+        let sql = |name, text: &str| Sql { name, text: render(text, tables) };
+        let acquire = include_str!("../sql/acquire.sql");
         Self {
-            acquire_gate: render(include_str!("../sql/acquire_gate.sql")),
-            acquire: render(include_str!("../sql/acquire.sql")),
-            extend_gate: render(include_str!("../sql/extend_gate.sql")),
-            extend: render(include_str!("../sql/extend.sql")),
-            release_gate: render(include_str!("../sql/release_gate.sql")),
-            release: render(include_str!("../sql/release.sql")),
-            is_locked: render(include_str!("../sql/is_locked.sql")),
-            lookup_by_key: render(include_str!("../sql/lookup_by_key.sql")),
-            lookup_by_lock_id: render(include_str!("../sql/lookup_by_lock_id.sql")),
-            purge: render(include_str!("../sql/purge.sql")),
-            purge_key: render(include_str!("../sql/purge_key.sql")),
+            acquire_gate: sql("acquire_gate", include_str!("../sql/acquire_gate.sql")),
+            acquire: sql("acquire", acquire),
+            acquire_without_key_debug: sql("acquire_without_key_debug", &without_key_debug(acquire)),
+            extend_gate: sql("extend_gate", include_str!("../sql/extend_gate.sql")),
+            extend: sql("extend", include_str!("../sql/extend.sql")),
+            release_gate: sql("release_gate", include_str!("../sql/release_gate.sql")),
+            release: sql("release", include_str!("../sql/release.sql")),
+            is_locked: sql("is_locked", include_str!("../sql/is_locked.sql")),
+            lookup_by_key: sql("lookup_by_key", include_str!("../sql/lookup_by_key.sql")),
+            lookup_by_lock_id: sql("lookup_by_lock_id", include_str!("../sql/lookup_by_lock_id.sql")),
+            purge: sql("purge", include_str!("../sql/purge.sql")),
+            purge_key: sql("purge_key", include_str!("../sql/purge_key.sql")),
         }
     }
+}
+
+/// For counters without the column that people read.
+fn without_key_debug(acquire: &str) -> String {
+    acquire.replace("(fence_key, fence, key_debug)", "(fence_key, fence)").replace("ELSE 1 END, $5", "ELSE 1 END")
 }
 
 /// Puts the quoted table names in, and leaves out the comments that only a reader of the file needs.
@@ -100,8 +116,9 @@ pub(crate) fn flag(value: &(dyn ToSql + Sync)) -> Param<'_> {
 }
 
 /// A statement with its values, named or not.
+#[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
-    pub(crate) sql: &'a str,
+    pub(crate) sql: &'a Sql,
     pub(crate) params: &'a [Param<'a>],
 }
 
@@ -131,7 +148,7 @@ impl Ready<'_> {
                 let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
                 client.query(statement, &values).await
             }
-            Self::Unnamed(call) => client.query_typed(call.sql, call.params).await,
+            Self::Unnamed(call) => client.query_typed(&call.sql.text, call.params).await,
         }
     }
 }
@@ -139,14 +156,85 @@ impl Ready<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::collections::HashSet;
+
+    use syncguard_core::Fence;
+    use syncguard_core::time::{CLEANUP_GUARD_MS, TOLERANCE_MS};
+
     use super::*;
+
+    /// Every statement that is sent.
+    fn all(statements: &Statements) -> [&Sql; 12] {
+        let s = statements;
+        [
+            &s.acquire_gate,
+            &s.acquire,
+            &s.acquire_without_key_debug,
+            &s.extend_gate,
+            &s.extend,
+            &s.release_gate,
+            &s.release,
+            &s.is_locked,
+            &s.lookup_by_key,
+            &s.lookup_by_lock_id,
+            &s.purge,
+            &s.purge_key,
+        ]
+    }
 
     #[test]
     fn rendered_statements_have_quoted_names_and_no_comments() {
         let statements = Statements::new(&Tables::parse("App.MyLocks", "fences").unwrap());
-        let text = format!("{statements:?}");
-        assert!(statements.acquire.contains("\"App\".\"MyLocks\"") && statements.acquire.contains("\"fences\""));
-        assert!(!text.contains("{locks}") && !text.contains("{fences}") && !text.contains("--"));
+        let acquire = &statements.acquire.text;
+        assert!(acquire.contains("\"App\".\"MyLocks\"") && acquire.contains("\"fences\""));
+        for sql in all(&statements) {
+            assert!(!sql.text.contains(['{', '}']) || sql.name.starts_with("acquire"), "{}", sql.name);
+            assert!(!sql.text.contains("{locks}") && !sql.text.contains("{fences}") && !sql.text.contains("--"));
+        }
+    }
+
+    #[test]
+    fn no_two_statements_share_a_name_or_a_text() {
+        let statements = Statements::new(&Tables::parse("l", "f").unwrap());
+        let names: HashSet<&str> = all(&statements).iter().map(|sql| sql.name).collect();
+        let texts: HashSet<&str> = all(&statements).iter().map(|sql| sql.text.as_str()).collect();
+        assert_eq!((names.len(), texts.len()), (12, 12));
+    }
+
+    #[test]
+    fn the_column_for_people_is_written_or_not_mentioned() {
+        let statements = Statements::new(&Tables::parse("l", "f").unwrap());
+        assert_eq!(statements.acquire.text.matches("key_debug").count(), 1);
+        assert_eq!(statements.acquire.text.matches("$5").count(), 2);
+        assert!(!statements.acquire_without_key_debug.text.contains("key_debug"));
+        assert_eq!(statements.acquire_without_key_debug.text.matches("$5").count(), 1);
+    }
+
+    /// The tolerance and the cleanup guard are written out in SQL, where a reader looks for them; here they are compared.
+    #[test]
+    fn the_numbers_in_the_statements_are_the_constants_of_the_core() {
+        let statements = Statements::new(&Tables::parse("l", "f").unwrap());
+        let (tolerance, guard) = (TOLERANCE_MS.to_string(), CLEANUP_GUARD_MS.to_string());
+        let expected: [(&str, &[&str]); 6] = [
+            ("acquire", &[&tolerance, &tolerance, &tolerance, &tolerance]),
+            ("extend", &[&tolerance]),
+            ("release", &[&tolerance]),
+            ("is_locked", &[&tolerance, &guard]),
+            ("purge", &[&guard]),
+            ("purge_key", &[&guard]),
+        ];
+        for (name, numbers) in expected {
+            let sql = all(&statements).into_iter().find(|sql| sql.name == name).unwrap();
+            let found: Vec<&str> = sql
+                .text
+                .split("- ")
+                .skip(1)
+                .map(|rest| &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())])
+                .filter(|digits| !digits.is_empty())
+                .collect();
+            assert_eq!(found, numbers, "{name}");
+        }
+        assert!(statements.acquire.text.contains(&format!("BETWEEN 0 AND {}", Fence::MAX.get() - 1)));
     }
 
     #[test]

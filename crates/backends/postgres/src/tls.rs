@@ -7,12 +7,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WantsClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, SignatureScheme};
+use syncguard_core::tls::{TlsFiles, builder, provider};
 use syncguard_core::{LockError, Result};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -38,27 +38,21 @@ pub enum SslMode {
 }
 
 impl SslMode {
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        Ok(match text {
-            "disable" => Self::Disable,
-            "allow" => Self::Allow,
-            "prefer" => Self::Prefer,
-            "require" => Self::Require,
-            "verify-ca" => Self::VerifyCa,
-            "verify-full" => Self::VerifyFull,
-            _ => {
-                return Err(LockError::invalid(
-                    "sslmode is not one of disable, allow, prefer, require, verify-ca, verify-full",
-                ));
-            }
-        })
-    }
+    pub(crate) const WORDS: [(&str, Self); 6] = [
+        ("disable", Self::Disable),
+        ("allow", Self::Allow),
+        ("prefer", Self::Prefer),
+        ("require", Self::Require),
+        ("verify-ca", Self::VerifyCa),
+        ("verify-full", Self::VerifyFull),
+    ];
 }
 
 /// What the URL or the builder said about TLS.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TlsOptions {
-    pub(crate) mode: SslMode,
+    /// libpq's `prefer` if nobody says.
+    pub(crate) mode: Option<SslMode>,
     /// A PEM file, or `system`.
     pub(crate) root: Option<PathBuf>,
     pub(crate) cert: Option<PathBuf>,
@@ -80,14 +74,15 @@ impl fmt::Debug for Tls {
 
 impl Tls {
     pub(crate) fn new(options: &TlsOptions) -> Result<Self> {
-        let check = match (options.mode, &options.root) {
+        let mode = options.mode.unwrap_or_default();
+        let check = match (mode, &options.root) {
             (SslMode::Disable, _) => return Ok(Self { attempts: vec![Encryption::Never], authenticated: false }),
             (SslMode::VerifyFull, _) | (SslMode::Require, Some(_)) => Check::ChainAndName,
             (SslMode::VerifyCa, _) => Check::Chain,
             _ => Check::Nothing,
         };
         let connect = MakeRustlsConnect::new(client_config(options, check)?);
-        let attempts = match options.mode {
+        let attempts = match mode {
             SslMode::Disable => vec![Encryption::Never],
             SslMode::Allow => vec![Encryption::Never, Encryption::Always(connect)],
             SslMode::Prefer => vec![Encryption::IfOffered(connect), Encryption::Never],
@@ -105,44 +100,24 @@ enum Check {
 }
 
 fn client_config(options: &TlsOptions, check: Check) -> Result<ClientConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| LockError::internal("the TLS library refuses its own defaults").with_source(error))?;
+    let files = files(options)?;
     let verified = match check {
-        Check::ChainAndName => builder.with_root_certificates(roots(options.root.as_deref())?),
-        Check::Chain | Check::Nothing => {
-            let chain = match check {
-                Check::Nothing => None,
-                _ => Some(chain_verifier(options.root.as_deref(), provider.clone())?),
-            };
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Lenient { chain, provider }))
-        }
+        Check::ChainAndName => builder()?.with_root_certificates(files.load_roots()?),
+        Check::Chain => lenient(Some(chain_verifier(&files)?))?,
+        Check::Nothing => lenient(None)?,
     };
-    match (&options.cert, &options.key) {
-        (None, None) => Ok(verified.with_no_client_auth()),
-        (Some(cert), Some(key)) => {
-            let (cert, key) = (certificates(cert)?, private_key(key)?);
-            verified.with_client_auth_cert(cert, key).map_err(|error| {
-                LockError::invalid("sslcert and sslkey do not belong together or are not usable").with_source(error)
-            })
-        }
-        _ => Err(LockError::invalid("sslcert and sslkey are given together or not at all")),
-    }
+    files.load_client(verified)
 }
 
-fn roots(file: Option<&Path>) -> Result<RootCertStore> {
-    let mut store = RootCertStore::empty();
-    let certificates = match root_file(file) {
-        Some(file) => certificates(&file)?,
-        None => rustls_native_certs::load_native_certs().certs,
+fn files(options: &TlsOptions) -> Result<TlsFiles> {
+    let mut files = TlsFiles::new();
+    files.roots = root_file(options.root.as_deref());
+    files.client = match (&options.cert, &options.key) {
+        (None, None) => None,
+        (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+        _ => return Err(LockError::invalid("sslcert and sslkey are given together or not at all")),
     };
-    store.add_parsable_certificates(certificates);
-    if store.is_empty() {
-        return Err(LockError::invalid("there is no root certificate to check the server against")
-            .with_hint("give sslrootcert=FILE, or install the system's root certificates"));
-    }
-    Ok(store)
+    Ok(files)
 }
 
 /// The file to trust; `None` means the system's roots. libpq's `~/.postgresql/root.crt` counts if it is there.
@@ -157,23 +132,15 @@ fn root_file(given: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .ok()
-        .filter(|certificates| !certificates.is_empty())
-        .ok_or_else(|| LockError::invalid(format!("no certificate can be read from {}", file.display())))
-}
-
-fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(file)
-        .map_err(|_| LockError::invalid(format!("no private key can be read from {}", file.display())))
-}
-
-fn chain_verifier(root: Option<&Path>, provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>> {
-    WebPkiServerVerifier::builder_with_provider(Arc::new(roots(root)?), provider)
+fn chain_verifier(files: &TlsFiles) -> Result<Arc<WebPkiServerVerifier>> {
+    WebPkiServerVerifier::builder_with_provider(Arc::new(files.load_roots()?), provider())
         .build()
         .map_err(|error| LockError::invalid("the root certificates are not usable").with_source(error))
+}
+
+fn lenient(chain: Option<Arc<WebPkiServerVerifier>>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
+    let verifier = Arc::new(Lenient { chain, provider: provider() });
+    Ok(builder()?.dangerous().with_custom_certificate_verifier(verifier))
 }
 
 /// Checks less than the whole: the chain without the name (`verify-ca`), or nothing but that the key is the peer's.
@@ -231,28 +198,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_of_sslmode_is_known_and_no_other() {
-        for word in ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] {
-            assert!(SslMode::parse(word).is_ok(), "{word}");
-        }
-        for word in ["", "bogus", "VERIFY-FULL", "verify"] {
-            assert!(SslMode::parse(word).is_err(), "{word}");
-        }
-    }
-
-    #[test]
     fn require_looks_away_only_without_roots() {
-        let tls = |mode| Tls::new(&TlsOptions { mode, ..TlsOptions::default() }).unwrap();
+        let tls = |mode| Tls::new(&TlsOptions { mode: Some(mode), ..TlsOptions::default() }).unwrap();
         assert!(!tls(SslMode::Require).authenticated);
         assert!(!tls(SslMode::Prefer).authenticated);
         assert_eq!(tls(SslMode::Require).attempts.len(), 1);
-        let missing = TlsOptions { mode: SslMode::Require, root: Some("/nonexistent".into()), ..TlsOptions::default() };
+        let missing =
+            TlsOptions { mode: Some(SslMode::Require), root: Some("/nonexistent".into()), ..TlsOptions::default() };
         assert!(Tls::new(&missing).is_err());
     }
 
     #[test]
     fn a_certificate_without_its_key_is_refused() {
-        let options = TlsOptions { mode: SslMode::Require, cert: Some("x".into()), ..TlsOptions::default() };
+        let options = TlsOptions { mode: Some(SslMode::Require), cert: Some("x".into()), ..TlsOptions::default() };
         assert!(Tls::new(&options).is_err());
     }
 }

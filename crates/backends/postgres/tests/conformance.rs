@@ -37,15 +37,15 @@ impl Harness for PostgresHarness {
     type Backend = PostgresBackend;
 
     async fn backend(&self) -> PostgresBackend {
-        self.here.builder().connect(&self.url).await.unwrap()
+        self.here.at(&self.url).connect().await.unwrap()
     }
 
     async fn elsewhere(&self) -> PostgresBackend {
-        self.elsewhere.builder().connect(&self.url).await.unwrap()
+        self.elsewhere.at(&self.url).connect().await.unwrap()
     }
 
     async fn cleaning(&self) -> Result<PostgresBackend, Unsupported> {
-        Ok(self.here.builder().cleanup_in_is_locked(true).connect(&self.url).await.unwrap())
+        Ok(self.here.at(&self.url).cleanup_in_is_locked(true).connect().await.unwrap())
     }
 
     async fn set_counter(&self, key: &Key, value: u64) -> Result<(), Unsupported> {

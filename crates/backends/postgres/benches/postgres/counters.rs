@@ -5,18 +5,24 @@
 use std::time::Instant;
 
 use syncguard_core::{Key, LockId};
-use syncguard_postgres::PostgresBackend;
+use syncguard_postgres::{PostgresBackend, PostgresBuilder};
 use syncguard_testkit::PostgresServer;
 
 use crate::{Choice, pairs};
 
 pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
-    let few =
-        PostgresBackend::builder().table("few_locks").fence_table("few_counters").connect(&server.url()).await.unwrap();
-    let many = PostgresBackend::builder()
+    let few = PostgresBuilder::from_url(&server.url())
+        .unwrap()
+        .table("few_locks")
+        .fence_table("few_counters")
+        .connect()
+        .await
+        .unwrap();
+    let many = PostgresBuilder::from_url(&server.url())
+        .unwrap()
         .table("many_locks")
         .fence_table("many_counters")
-        .connect(&server.url())
+        .connect()
         .await
         .unwrap();
     fill(server, choice.counters).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use syncguard_core::{AcquireRequest, Key, LockBackend, LockId, Locker, Ttl};
-use syncguard_postgres::PostgresBackend;
+use syncguard_postgres::PostgresBuilder;
 use syncguard_testkit::PostgresServer;
 use tokio::sync::Mutex;
 
@@ -33,7 +33,7 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
 
 /// Where the time of one hand-off goes: to the answer of release, to the waiter's hint, and to acquire after the hint.
 async fn anatomy(server: &PostgresServer) {
-    let connect = async || PostgresBackend::builder().pool_size(2).connect(&server.url()).await.unwrap();
+    let connect = async || PostgresBuilder::from_url(&server.url()).unwrap().pool_size(2).connect().await.unwrap();
     let (holder, waiter) = (connect().await, connect().await);
     let key = Key::new("anatomy").unwrap();
     let hint = waiter.subscribe(&key).await;
@@ -92,7 +92,8 @@ async fn run(server: &PostgresServer, waiters: usize, listen: bool, hand_offs: u
     let times: Arc<Mutex<Vec<f64>>> = Arc::default();
     let mut players = tokio::task::JoinSet::new();
     for _ in 0..=waiters {
-        let backend = PostgresBackend::builder().pool_size(2).listen(listen).connect(&server.url()).await.unwrap();
+        let backend =
+            PostgresBuilder::from_url(&server.url()).unwrap().pool_size(2).wake(listen).connect().await.unwrap();
         let (locker, released, times) = (Locker::new(backend), released.clone(), times.clone());
         players.spawn(async move {
             while times.lock().await.len() < hand_offs {

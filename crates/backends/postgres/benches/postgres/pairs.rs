@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use syncguard_core::{AcquireRequest, Key, LockBackend, LockId, Ttl};
-use syncguard_postgres::PostgresBackend;
+use syncguard_postgres::{PostgresBackend, PostgresBuilder};
 use syncguard_testkit::PostgresServer;
 
 use crate::{Choice, median, naive, pgbench};
@@ -15,8 +15,12 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
     );
     println!("tasks      ours   pgbench     naive   ours/pgbench          ours/naive");
     for tasks in [1, 8, 32] {
-        let backend =
-            PostgresBackend::builder().pool_size(tasks.max(2) * 4 / 3 + 1).connect(&server.url()).await.unwrap();
+        let backend = PostgresBuilder::from_url(&server.url())
+            .unwrap()
+            .pool_size(tasks.max(2) * 4 / 3 + 1)
+            .connect()
+            .await
+            .unwrap();
         let (mut ours, mut bench, mut slow) = (Vec::new(), Vec::new(), Vec::new());
         // The first round warms up.
         for round in 0..=choice.rounds {

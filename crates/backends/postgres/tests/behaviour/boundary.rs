@@ -49,7 +49,7 @@ impl Arena {
         // Many connections, so a server of its own.
         let server = PostgresServer::start(PostgresOptions::new());
         let (url, tables) = (server.url(), Tables::fresh());
-        let backend = tables.builder().pool_size(32).connect(&url).await.unwrap();
+        let backend = tables.at(&url).pool_size(32).connect().await.unwrap();
         let mut literal = Vec::new();
         for _ in 0..KEYS_AT_ONCE {
             literal.push([Mutex::new(sql(&url).await), Mutex::new(sql(&url).await)]);
@@ -168,8 +168,8 @@ async fn without_the_row_lock_both_succeed_so_the_trials_can_fail() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_granted_after_a_long_wait_on_the_server_is_whole() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let builder = tables.builder().lock_timeout(Duration::from_secs(10)).operation_timeout(Duration::from_secs(20));
-    let backend = builder.connect(&url).await.unwrap();
+    let builder = tables.at(&url).lock_timeout(Duration::from_secs(10)).timeout(Duration::from_secs(20));
+    let backend = builder.connect().await.unwrap();
     // Somebody keeps the key's advisory lock for three seconds, and then the row of a dead lock for one more.
     try_acquire(&backend, "k", 1).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1100)).await;

@@ -25,7 +25,7 @@ async fn a_killed_server_repeats_no_fence_and_makes_no_second_holder() {
     let (history, stop) = (History::default(), Arc::new(AtomicBool::new(false)));
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..8 {
-        let backend = tables.builder().pool_size(4).connect(&url).await.unwrap();
+        let backend = tables.at(&url).pool_size(4).connect().await.unwrap();
         workers.spawn(work(Locker::new(backend), worker, history.clone(), stop.clone()));
     }
     let kills = 4;
@@ -100,9 +100,9 @@ async fn sixty_four_racers_on_a_repeatable_read_server_have_one_winner_and_no_er
     let server =
         PostgresServer::start(PostgresOptions::new().config("default_transaction_isolation = 'repeatable read'"));
     let tables = Tables::fresh();
-    let backend = tables.builder().pool_size(32).connect(&server.url()).await.unwrap();
+    let backend = tables.at(&server.url()).pool_size(32).connect().await.unwrap();
     // Two clients, because one lets the acquires of a key pass one after another.
-    let second = tables.builder().pool_size(32).connect(&server.url()).await.unwrap();
+    let second = tables.at(&server.url()).pool_size(32).connect().await.unwrap();
     for round in ["absent", "absent too"] {
         let mut racing = tokio::task::JoinSet::new();
         for racer in 0..64 {
@@ -123,10 +123,10 @@ async fn sixty_four_racers_on_a_repeatable_read_server_have_one_winner_and_no_er
 async fn a_read_only_server_is_unavailable_and_says_so() {
     let mut server = PostgresServer::start(PostgresOptions::new());
     let tables = Tables::fresh();
-    drop(tables.builder().connect(&server.url()).await.unwrap());
+    drop(tables.at(&server.url()).connect().await.unwrap());
     server.query("ALTER SYSTEM SET default_transaction_read_only = on");
     server.restart();
-    let backend = tables.builder().connect(&server.url()).await.unwrap();
+    let backend = tables.at(&server.url()).connect().await.unwrap();
     let (key, id) = (support::key("k"), syncguard_core::LockId::random());
     let request = syncguard_core::AcquireRequest::new(&key, &id, support::ttl(1000));
 
@@ -137,10 +137,10 @@ async fn a_read_only_server_is_unavailable_and_says_so() {
     assert!(!backend.is_locked(&key).await.unwrap());
 
     let url = format!("{}?target_session_attrs=read-write", server.url());
-    let error = tables.builder().connect(&url).await.unwrap_err();
+    let error = tables.at(&url).connect().await.unwrap_err();
     assert_eq!(error.code(), syncguard_core::ErrorCode::ServiceUnavailable, "{error:?}");
     let url = format!("{}?target_session_attrs=read-only", server.url());
-    assert!(tables.builder().connect(&url).await.is_ok());
+    assert!(tables.at(&url).connect().await.is_ok());
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn of_several_hosts_the_one_that_can_be_written_is_used() {
         reader.port(),
         writer.port()
     );
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     assert!(support::try_acquire(&backend, "k", 1000).await.is_some());
     assert_eq!(writer.query(&format!("SELECT key FROM {}", tables.locks)), [[Some("k".to_owned())]]);
 }

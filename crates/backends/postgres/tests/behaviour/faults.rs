@@ -13,7 +13,7 @@ async fn a_reply_lost_after_the_commit_is_ambiguous_and_the_same_id_owns_up() {
     let server = PostgresServer::start(PostgresOptions::new());
     let (proxy, tables) = (FaultProxy::start(server.port()), Tables::fresh());
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port());
-    let backend = tables.builder().pool_size(1).operation_timeout(Duration::from_secs(1)).connect(&url).await.unwrap();
+    let backend = tables.at(&url).pool_size(1).timeout(Duration::from_secs(1)).connect().await.unwrap();
     // On a new connection the statements are prepared first, and what is lost then was never asked.
     let warm_up = async || {
         let (id, _) = try_acquire(&backend, "warm up", 60_000).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_request_that_never_arrived_leaves_no_lock() {
     let server = PostgresServer::start(PostgresOptions::new());
     let (proxy, tables) = (FaultProxy::start(server.port()), Tables::fresh());
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port());
-    let backend = tables.builder().operation_timeout(Duration::from_millis(500)).connect(&url).await.unwrap();
+    let backend = tables.at(&url).timeout(Duration::from_millis(500)).connect().await.unwrap();
     assert!(try_acquire(&backend, "warm up", 1000).await.is_some());
     for fault in [Fault::BlackHole, Fault::DropRequests, Fault::Reset, Fault::Refuse] {
         let (key, id) = (key("k"), LockId::random());
@@ -75,7 +75,7 @@ async fn a_request_that_never_arrived_leaves_no_lock() {
 async fn a_connection_killed_by_the_server_is_replaced() {
     let (url, tables) = (postgres_url(), Tables::fresh());
     let app = format!("kill_{}", tables.locks);
-    let backend = tables.builder().pool_size(2).connect(&format!("{url}?application_name={app}")).await.unwrap();
+    let backend = tables.at(&format!("{url}?application_name={app}")).pool_size(2).connect().await.unwrap();
     let peek = sql(&url).await;
     for _ in 0..5 {
         assert!(try_acquire(&backend, &LockId::random().hash().to_string(), 1000).await.is_some());
@@ -91,8 +91,8 @@ async fn a_connection_killed_by_the_server_is_replaced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stuck_key_times_out_and_starves_no_other() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let builder = tables.builder().pool_size(4).lock_timeout(Duration::from_millis(800));
-    let backend = builder.connect(&url).await.unwrap();
+    let builder = tables.at(&url).pool_size(4).lock_timeout(Duration::from_millis(800));
+    let backend = builder.connect().await.unwrap();
     let (held, _) = try_acquire(&backend, "held", 60_000).await.unwrap();
     // Somebody sits on the advisory locks of eight keys.
     let mut blocker = sql(&url).await;
@@ -131,7 +131,7 @@ async fn a_stuck_key_times_out_and_starves_no_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guards_are_renewed_while_two_hundred_tasks_want_one_key() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.builder().pool_size(4).connect(&url).await.unwrap();
+    let backend = tables.at(&url).pool_size(4).connect().await.unwrap();
     let locker = Locker::new(backend);
     let mut guards = Vec::new();
     for guard in 0..50 {
@@ -166,7 +166,7 @@ async fn guards_are_renewed_while_two_hundred_tasks_want_one_key() {
 async fn a_dropped_operation_never_hands_on_an_open_transaction() {
     let (url, tables) = (postgres_url(), Tables::fresh());
     let app = format!("drop_{}", tables.locks);
-    let backend = tables.builder().pool_size(2).connect(&format!("{url}?application_name={app}")).await.unwrap();
+    let backend = tables.at(&format!("{url}?application_name={app}")).pool_size(2).connect().await.unwrap();
     for round in 0..60_u64 {
         let attempt = try_acquire(&backend, "k", 500);
         drop(tokio::time::timeout(Duration::from_micros(round * 50), attempt).await);
@@ -187,7 +187,7 @@ async fn a_pool_that_was_brought_along_works_and_stays_usable() {
     let runtime = deadpool_postgres::Runtime::Tokio1;
     let pool = config.create_pool(Some(runtime), tokio_postgres::NoTls).unwrap();
     for prepared in [Prepared::Auto, Prepared::Always] {
-        let backend = tables.builder().prepared(prepared).with_pool(pool.clone()).await.unwrap();
+        let backend = tables.builder().prepared(prepared).connect_with_pool(pool.clone()).await.unwrap();
         assert!(!backend.subscribe(&key("k")).await.is_live());
         for round in 0..40_u64 {
             drop(tokio::time::timeout(Duration::from_micros(round * 40), try_acquire(&backend, "k", 50)).await);
@@ -228,13 +228,13 @@ async fn a_socket_of_this_machine_will_do() {
         "postgres:///postgres?host={place}&port={}&user=postgres&sslmode=verify-full&sslrootcert=system",
         server.port()
     );
-    match Tables::fresh().builder().connect(&url).await {
+    match Tables::fresh().at(&url).connect().await {
         Ok(backend) => assert!(try_acquire(&backend, "k", 1000).await.is_some()),
         // A machine without root certificates.
         Err(error) => assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}"),
     }
     let url = format!("postgres:///postgres?host={place}&port={}&user=postgres", server.port());
-    let backend = Tables::fresh().builder().connect(&url).await.unwrap();
+    let backend = Tables::fresh().at(&url).connect().await.unwrap();
     assert!(try_acquire(&backend, "k", 1000).await.is_some());
     assert!(backend.subscribe(&key("k")).await.is_live());
 }
@@ -244,8 +244,8 @@ async fn one_dead_connection_condemns_the_idle_ones_beside_it() {
     let server = PostgresServer::start(PostgresOptions::new());
     let (proxy, tables) = (FaultProxy::start(server.port()), Tables::fresh());
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port());
-    let builder = tables.builder().pool_size(8).operation_timeout(Duration::from_millis(500));
-    let backend = builder.connect(&url).await.unwrap();
+    let builder = tables.at(&url).pool_size(8).timeout(Duration::from_millis(500));
+    let backend = builder.connect().await.unwrap();
     // Eight idle connections, and then a network that swallows everything on them.
     let mut running = tokio::task::JoinSet::new();
     for task in 0..8 {
@@ -268,7 +268,7 @@ async fn one_dead_connection_condemns_the_idle_ones_beside_it() {
 #[tokio::test]
 async fn two_rows_with_one_id_are_refused_and_left_alone() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let (id, _) = try_acquire(&backend, "k", 60_000).await.unwrap();
     let owner = sql(&url).await;
     let locks = &tables.locks;
@@ -288,7 +288,7 @@ async fn two_rows_with_one_id_are_refused_and_left_alone() {
 #[tokio::test]
 async fn fences_floored_by_the_clock_rise_over_a_lost_counter() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.builder().clock_floored_fences(true).connect(&url).await.unwrap();
+    let backend = tables.at(&url).fence_floor(true).connect().await.unwrap();
     let (id, first) = try_acquire(&backend, "k", 1000).await.unwrap();
     assert!(backend.release(&id).await.unwrap().is_released());
     assert!(first.fence.get() > 1_600_000_000_000);

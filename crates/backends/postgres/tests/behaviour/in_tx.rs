@@ -7,7 +7,7 @@ use syncguard_testkit::postgres_url;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_comes_with_the_commit_and_goes_with_the_rollback() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let mut client = sql(&url).await;
     let (key, id) = (key("invoice"), LockId::random());
     let request = AcquireRequest::new(&key, &id, ttl(20_000));
@@ -43,7 +43,7 @@ async fn a_lock_comes_with_the_commit_and_goes_with_the_rollback() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_wait_for_the_transaction_and_then_see_its_lock() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let mut client = sql(&url).await;
     let (key, id) = (key("k"), LockId::random());
     let request = AcquireRequest::new(&key, &id, ttl(20_000));
@@ -63,7 +63,7 @@ async fn others_wait_for_the_transaction_and_then_see_its_lock() {
 #[tokio::test]
 async fn an_older_snapshot_is_refused() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let mut client = sql(&url).await;
     let (key, id) = (key("k"), LockId::random());
     let request = AcquireRequest::new(&key, &id, ttl(20_000));

@@ -32,8 +32,8 @@ impl Chain {
         let pooler = PgBouncer::try_start_at(&server, proxy.port(), &options).unwrap();
         let tables = Tables::fresh();
         let patience = Duration::from_secs(60);
-        let builder = tables.builder().pool_size(1).operation_timeout(patience).connect_timeout(patience);
-        let backend = builder.connect(&pooler.url()).await.unwrap();
+        let builder = tables.at(&pooler.url()).pool_size(1).timeout(patience).connect_timeout(patience);
+        let backend = builder.connect().await.unwrap();
         Self { backend, tables, proxy, _pooler: pooler, server }
     }
 

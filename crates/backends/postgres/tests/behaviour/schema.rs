@@ -2,7 +2,7 @@
 
 use crate::support::{self, Tables, sql, try_acquire, ttl};
 use syncguard_core::{ErrorCode, HealthStatus, LockBackend};
-use syncguard_postgres::{PostgresBackend, protect_counters_sql, schema_sql};
+use syncguard_postgres::{PostgresBackend, PostgresBuilder, protect_counters_sql, schema_sql};
 use syncguard_testkit::{fresh_postgres_database, postgres_url};
 
 /// Acquire, extend, release, and the counter has moved.
@@ -21,9 +21,9 @@ async fn forty_processes_may_set_up_at_once() {
     let (url, tables) = (fresh_postgres_database(), Tables::fresh());
     let mut setting_up = tokio::task::JoinSet::new();
     for _ in 0..40 {
-        let (url, builder) = (url.clone(), tables.builder().pool_size(1));
+        let builder = tables.at(&url).pool_size(1);
         // Connecting sets up too.
-        setting_up.spawn(async move { builder.connect(&url).await.unwrap().setup_schema().await });
+        setting_up.spawn(async move { builder.connect().await.unwrap().setup_schema().await });
     }
     while let Some(done) = setting_up.join_next().await {
         done.unwrap().unwrap();
@@ -31,7 +31,7 @@ async fn forty_processes_may_set_up_at_once() {
     let client = sql(&url).await;
     let indexes = "SELECT count(*) FROM pg_indexes WHERE tablename = $1";
     assert_eq!(client.query_one(indexes, &[&tables.locks]).await.unwrap().get::<_, i64>(0), 3);
-    works(&tables.builder().connect(&url).await.unwrap()).await;
+    works(&tables.at(&url).connect().await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -50,8 +50,8 @@ async fn mixed_case_qualified_reserved_and_long_names_work() {
         // The last two would clash as tables; each pair has a database's schema of its own.
         let client = sql(&url).await;
         client.batch_execute(&format!("DROP TABLE IF EXISTS \"{long}\", \"{longest}\"")).await.unwrap();
-        let backend = PostgresBackend::builder().table(locks).fence_table(fences).pool_size(2);
-        let backend = backend.connect(&url).await.unwrap();
+        let builder = PostgresBuilder::from_url(&url).unwrap().table(locks).fence_table(fences).pool_size(2);
+        let backend = builder.connect().await.unwrap();
         works(&backend).await;
         let report = backend.health().await;
         let failed: Vec<_> = report.checks.iter().filter(|check| check.name == "unique index").collect();
@@ -81,7 +81,8 @@ async fn bad_names_are_refused_before_anything_is_sent() {
         ("l", "f f"),
         ("l", ""),
     ] {
-        let error = PostgresBackend::builder().table(locks).fence_table(fences).connect(url).await.unwrap_err();
+        let error =
+            PostgresBuilder::from_url(url).unwrap().table(locks).fence_table(fences).connect().await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{locks} {fences}: {error}");
     }
 }
@@ -99,10 +100,10 @@ async fn a_role_without_ddl_rights_works_on_tables_made_by_another() {
     assert_ne!(as_role, url);
 
     // Nothing is there yet: a clear error either way.
-    let error = tables.builder().connect(&as_role).await.unwrap_err();
+    let error = tables.at(&as_role).connect().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::AuthFailed, "{error:?}");
     assert!(error.hint().unwrap().contains("auto_create_tables=false"), "{error:?}");
-    let error = tables.builder().auto_create_tables(false).connect(&as_role).await.unwrap_err();
+    let error = tables.at(&as_role).auto_create_tables(false).connect().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
     assert!(error.to_string().contains(&tables.locks), "{error}");
     assert!(error.hint().unwrap().contains("CREATE TABLE"), "{error:?}");
@@ -111,7 +112,7 @@ async fn a_role_without_ddl_rights_works_on_tables_made_by_another() {
     let builder = tables.builder();
     owner.batch_execute(&schema_sql(&builder).unwrap()).await.unwrap();
     owner.batch_execute(&schema_sql(&builder).unwrap()).await.unwrap();
-    let backend = tables.builder().auto_create_tables(false).connect(&as_role).await.unwrap();
+    let backend = tables.at(&as_role).auto_create_tables(false).connect().await.unwrap();
     let (key, id) = (support::key("k"), syncguard_core::LockId::random());
     let request = syncguard_core::AcquireRequest::new(&key, &id, ttl(1000));
     let error = backend.acquire(request).await.unwrap_err();
@@ -140,7 +141,7 @@ async fn a_role_without_ddl_rights_works_on_tables_made_by_another() {
 #[tokio::test]
 async fn a_protected_counter_can_be_neither_lowered_nor_deleted() {
     let (url, tables) = (fresh_postgres_database(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let owner = sql(&url).await;
     owner.batch_execute(&protect_counters_sql(&tables.builder()).unwrap()).await.unwrap();
 
@@ -160,7 +161,7 @@ async fn a_protected_counter_can_be_neither_lowered_nor_deleted() {
 #[tokio::test]
 async fn a_missing_or_foreign_table_is_named_by_the_error_and_by_health() {
     let (url, tables) = (fresh_postgres_database(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let owner = sql(&url).await;
     owner.batch_execute(&format!("DROP TABLE {}", tables.fences)).await.unwrap();
     let (key, id) = (support::key("k"), syncguard_core::LockId::random());
@@ -173,8 +174,9 @@ async fn a_missing_or_foreign_table_is_named_by_the_error_and_by_health() {
         health.checks.iter().any(|check| check.status == HealthStatus::Fail && check.detail.contains(&tables.fences))
     );
 
-    // Set-up repairs it without a new client.
-    backend.setup_schema().await.unwrap();
+    // Nothing repairs it by itself, because fences would begin anew; the owner may, and no new client is needed.
+    assert_eq!(backend.setup_schema().await.unwrap_err().code(), ErrorCode::InvalidArgument);
+    owner.batch_execute(&schema_sql(&tables.builder()).unwrap()).await.unwrap();
     works(&backend).await;
 
     // A table of somebody else under our name.
@@ -183,14 +185,44 @@ async fn a_missing_or_foreign_table_is_named_by_the_error_and_by_health() {
         .batch_execute(&format!("CREATE TABLE {} (key TEXT PRIMARY KEY, lock_id TEXT, note TEXT)", foreign.locks))
         .await
         .unwrap();
-    let error = foreign.builder().connect(&url).await.unwrap_err();
+    let error = foreign.at(&url).connect().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}");
+}
+
+#[tokio::test]
+async fn one_table_without_the_other_is_an_error_and_never_completed() {
+    let url = fresh_postgres_database();
+    let owner = sql(&url).await;
+    for dropped_is_fences in [true, false] {
+        let tables = Tables::fresh();
+        let backend = tables.at(&url).connect().await.unwrap();
+        works(&backend).await;
+        let (dropped, kept) = match dropped_is_fences {
+            true => (&tables.fences, &tables.locks),
+            false => (&tables.locks, &tables.fences),
+        };
+        owner.batch_execute(&format!("DROP TABLE {dropped}")).await.unwrap();
+
+        for create in [true, false] {
+            let error = tables.at(&url).auto_create_tables(create).connect().await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error:?}");
+            assert!(error.to_string().contains(dropped) && error.to_string().contains(kept), "{error}");
+        }
+        assert_eq!(backend.setup_schema().await.unwrap_err().code(), ErrorCode::InvalidArgument);
+        let failed = backend.health().await;
+        let failed = failed.checks.iter().any(|check| {
+            check.status == HealthStatus::Fail && check.name == "tables" && check.detail.contains(dropped.as_str())
+        });
+        assert!(failed, "health does not tell");
+        let there = owner.query_one("SELECT to_regclass($1) IS NOT NULL", &[dropped]).await.unwrap();
+        assert!(!there.get::<_, bool>(0), "somebody created {dropped}");
+    }
 }
 
 #[tokio::test]
 async fn columns_may_be_added_and_the_debug_column_may_be_absent() {
     let (url, tables) = (fresh_postgres_database(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let owner = sql(&url).await;
     let change = format!(
         "ALTER TABLE {} DROP COLUMN key_debug; ALTER TABLE {} ADD COLUMN note TEXT DEFAULT 'x'; ALTER TABLE {} ADD COLUMN note TEXT",
@@ -198,13 +230,13 @@ async fn columns_may_be_added_and_the_debug_column_may_be_absent() {
     );
     owner.batch_execute(&change).await.unwrap();
     works(&backend).await;
-    works(&tables.builder().connect(&url).await.unwrap()).await;
+    works(&tables.at(&url).connect().await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn health_finds_nothing_wrong_with_a_good_server_and_a_missing_index_with_a_bad_one() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let report = backend.health().await;
     let names: Vec<_> = report.checks.iter().map(|check| check.name.as_ref()).collect();
     for wanted in [

@@ -40,7 +40,7 @@ async fn no_log_line_and_no_error_shows_a_key_a_lock_id_or_a_password() {
     let request = AcquireRequest::new(&key, &id, ttl(30_000));
     let mut said = String::new();
     for prepared in ["always", "never"] {
-        let backend = tables.builder().connect(&format!("{url}?prepared={prepared}")).await.unwrap();
+        let backend = tables.at(&format!("{url}?prepared={prepared}")).connect().await.unwrap();
         let hint = backend.subscribe(&key).await;
         let _ = backend.acquire(request).await.unwrap();
         // Contended, and then a unique violation, which the server reports with the value in it.

@@ -14,7 +14,7 @@ use crate::support::{Tables, sql, try_acquire};
 
 async fn connect(host: &str, server: &PostgresServer, options: &str) -> Result<PostgresBackend, LockError> {
     let url = format!("postgres://postgres@{host}:{}/postgres?{options}", server.port());
-    Tables::fresh().builder().pool_size(2).connect(&url).await
+    Tables::fresh().at(&url).pool_size(2).connect().await
 }
 
 /// Whether the server sees this backend's connections as encrypted.
@@ -108,15 +108,15 @@ async fn pg_hba_decides_between_the_two_attempts_of_allow_and_prefer() {
     let only_tls = PostgresServer::start(PostgresOptions::new().tls().hba("hostnossl all alice 127.0.0.1/32 reject"));
     only_tls.query("CREATE ROLE alice LOGIN SUPERUSER");
     let url = format!("postgres://alice@localhost:{}/postgres?sslmode=allow", only_tls.port());
-    let backend = Tables::fresh().builder().pool_size(1).connect(&url).await.unwrap();
+    let backend = Tables::fresh().at(&url).pool_size(1).connect().await.unwrap();
     assert!(encrypted(&backend, &only_tls).await);
     let url = format!("postgres://alice@localhost:{}/postgres?sslmode=disable", only_tls.port());
-    assert_eq!(Tables::fresh().builder().connect(&url).await.unwrap_err().code(), ErrorCode::AuthFailed);
+    assert_eq!(Tables::fresh().at(&url).connect().await.unwrap_err().code(), ErrorCode::AuthFailed);
 
     let only_plain = PostgresServer::start(PostgresOptions::new().tls().hba("hostssl all alice 127.0.0.1/32 reject"));
     only_plain.query("CREATE ROLE alice LOGIN SUPERUSER");
     let url = format!("postgres://alice@localhost:{}/postgres?sslmode=prefer", only_plain.port());
-    let backend = Tables::fresh().builder().pool_size(1).connect(&url).await.unwrap();
+    let backend = Tables::fresh().at(&url).pool_size(1).connect().await.unwrap();
     assert!(!encrypted(&backend, &only_plain).await);
 }
 
@@ -127,11 +127,11 @@ async fn a_client_certificate_opens_a_server_that_asks_for_one() {
     let files = server.certificates();
     let url =
         format!("postgres://syncguard@localhost:{}/postgres?sslmode=verify-full&{}", server.port(), root(&files.ca));
-    let error = Tables::fresh().builder().connect(&url).await.unwrap_err();
+    let error = Tables::fresh().at(&url).connect().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::AuthFailed, "{error:?}");
 
     let url = format!("{url}&sslcert={}&sslkey={}", files.client_cert.display(), files.client_key.display());
-    let backend = Tables::fresh().builder().pool_size(1).connect(&url).await.unwrap();
+    let backend = Tables::fresh().at(&url).pool_size(1).connect().await.unwrap();
     assert!(try_acquire(&backend, "k", 1000).await.is_some());
     let report = backend.health().await;
     assert!(report.checks.iter().any(|check| check.name == "encryption" && check.status == HealthStatus::Pass));
@@ -144,7 +144,7 @@ async fn passwords_come_from_the_url_or_the_password_file_and_are_never_shown() 
     let url =
         |userinfo: &str, options: &str| format!("postgres://{userinfo}@127.0.0.1:{}/postgres?{options}", server.port());
     let tables = Tables::fresh();
-    assert!(tables.builder().connect(&url("bob:canary%3Asecret", "")).await.is_ok());
+    assert!(tables.at(&url("bob:canary%3Asecret", "")).connect().await.is_ok());
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pgpass");
@@ -152,12 +152,12 @@ async fn passwords_come_from_the_url_or_the_password_file_and_are_never_shown() 
     let mode = |mode| std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     let passfile = url("bob", &format!("passfile={}", file.display()));
     mode(0o600);
-    assert!(tables.builder().connect(&passfile).await.is_ok());
+    assert!(tables.at(&passfile).connect().await.is_ok());
     mode(0o644);
-    assert_eq!(tables.builder().connect(&passfile).await.unwrap_err().code(), ErrorCode::AuthFailed);
+    assert_eq!(tables.at(&passfile).connect().await.unwrap_err().code(), ErrorCode::AuthFailed);
 
     for wrong in [url("bob:canary-wrong", ""), url("bob", "passfile=/nonexistent")] {
-        let error = tables.builder().connect(&wrong).await.unwrap_err();
+        let error = tables.at(&wrong).connect().await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::AuthFailed, "{error:?}");
         let chain = format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
         assert!(!chain.contains("canary"), "{chain}");

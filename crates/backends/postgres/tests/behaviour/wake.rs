@@ -13,8 +13,7 @@ const SOON: Duration = Duration::from_secs(3);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_wakes_a_waiter_of_another_process() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let (holder, waiter) =
-        (tables.builder().connect(&url).await.unwrap(), tables.builder().connect(&url).await.unwrap());
+    let (holder, waiter) = (tables.at(&url).connect().await.unwrap(), tables.at(&url).connect().await.unwrap());
     let (id, _) = try_acquire(&holder, "k", 60_000).await.unwrap();
     let hint = waiter.subscribe(&key("k")).await;
     assert!(hint.is_live());
@@ -27,8 +26,8 @@ async fn a_release_wakes_a_waiter_of_another_process() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_of_another_key_or_table_wakes_nobody() {
     let (url, tables, elsewhere) = (postgres_url(), Tables::fresh(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
-    let other = elsewhere.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
+    let other = elsewhere.at(&url).connect().await.unwrap();
     let hint = backend.subscribe(&key("k")).await;
 
     for (backend, name) in [(&backend, "other"), (&other, "k")] {
@@ -42,7 +41,7 @@ async fn a_release_of_another_key_or_table_wakes_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_release_that_somebody_waits_for_notifies() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.builder().connect(&url).await.unwrap();
+    let backend = tables.at(&url).connect().await.unwrap();
     let oid =
         sql(&url).await.query_one("SELECT to_regclass($1)::oid", &[&tables.locks]).await.unwrap().get::<_, u32>(0);
     let (heard, mut notifications) = tokio::sync::mpsc::unbounded_channel();
@@ -80,8 +79,7 @@ async fn only_a_release_that_somebody_waits_for_notifies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_woken_again_after_the_listening_connection_died() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let (holder, waiter) =
-        (tables.builder().connect(&url).await.unwrap(), tables.builder().connect(&url).await.unwrap());
+    let (holder, waiter) = (tables.at(&url).connect().await.unwrap(), tables.at(&url).connect().await.unwrap());
     let (id, _) = try_acquire(&holder, "k", 60_000).await.unwrap();
     let hint = waiter.subscribe(&key("k")).await;
     let peek = sql(&url).await;
@@ -105,19 +103,19 @@ async fn waiters_are_woken_again_after_the_listening_connection_died() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_a_pooler_waiters_look_again_unless_a_direct_url_is_given() {
     let (pooled, direct, tables) = (pgbouncer_url(), postgres_url(), Tables::fresh());
-    let waiter = tables.builder().connect(&pooled).await.unwrap();
+    let waiter = tables.at(&pooled).connect().await.unwrap();
     assert!(!waiter.subscribe(&key("k")).await.is_live());
 
     // They still get the lock: later, by their own schedule.
     let (id, _) = try_acquire(&waiter, "k", 60_000).await.unwrap();
-    let locker = Locker::new(tables.builder().connect(&pooled).await.unwrap());
+    let locker = Locker::new(tables.at(&pooled).connect().await.unwrap());
     let waiting =
         tokio::spawn(async move { locker.lock("k").timeout(Duration::from_secs(10)).acquire().await.is_ok() });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(waiter.release(&id).await.unwrap().is_released());
     assert!(waiting.await.unwrap());
 
-    let listening = tables.builder().listen_url(direct).connect(&pooled).await.unwrap();
+    let listening = tables.at(&pooled).wake_url(direct).connect().await.unwrap();
     let hint = listening.subscribe(&key("other")).await;
     assert!(hint.is_live());
     let (id, _) = try_acquire(&waiter, "other", 60_000).await.unwrap();
@@ -128,9 +126,9 @@ async fn behind_a_pooler_waiters_look_again_unless_a_direct_url_is_given() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_keeps_one_listener_and_sleeping_waiters_hold_no_connection() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let builder = tables.builder().pool_size(4);
     let app = format!("app_{}", tables.locks);
-    let backend = builder.connect(&format!("{url}?application_name={app}")).await.unwrap();
+    let builder = tables.at(&format!("{url}?application_name={app}")).pool_size(4);
+    let backend = builder.connect().await.unwrap();
     let (id, _) = try_acquire(&backend, "k", 60_000).await.unwrap();
     let locker = Locker::new(backend.clone());
     let mut waiting = tokio::task::JoinSet::new();

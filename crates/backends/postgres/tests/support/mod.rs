@@ -8,6 +8,9 @@ use syncguard_core::{AcquireOutcome, AcquireRequest, Key, Lease, LockBackend, Lo
 use syncguard_postgres::{PostgresBackend, PostgresBuilder};
 use tokio_postgres::{Client, NoTls};
 
+/// Long enough for a busy machine, and never the expected case.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A pair of table names that nobody else uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
@@ -24,7 +27,16 @@ impl Tables {
     }
 
     pub(crate) fn builder(&self) -> PostgresBuilder {
-        PostgresBackend::builder().table(&self.locks).fence_table(&self.fences).pool_size(8)
+        self.name(PostgresBuilder::default())
+    }
+
+    /// The settings of a URL, on these tables.
+    pub(crate) fn at(&self, url: &str) -> PostgresBuilder {
+        self.name(PostgresBuilder::from_url(url).expect("a good URL"))
+    }
+
+    fn name(&self, builder: PostgresBuilder) -> PostgresBuilder {
+        builder.table(&self.locks).fence_table(&self.fences).pool_size(8)
     }
 }
 
