@@ -191,7 +191,7 @@ mod tests {
             "postgres://h/db?password=CANARY",
             "postgres://h/db?sslmode=require&sslpassword=CANARY",
             "postgres://h/db?CANARY",
-            "postgres://h/db?listen_url=postgres://u:CANARY@h/db",
+            "postgres://h/db?wake_url=postgres://u:CANARY@h/db",
             "rediss+sentinel://:CANARY@a:1,b:2/main?sentinel_password=CANARY",
         ] {
             let shown = format!("{} {:?}", RedactedUrl::new(url), RedactedUrl::new(url));
@@ -207,7 +207,7 @@ mod tests {
         assert!(RedactedUrl::new("redis://:x@h").has_password());
         assert!(RedactedUrl::new("postgres://h/d?password=x").has_password());
         assert!(RedactedUrl::new("redis+sentinel://h/m?sentinel_password=x").has_password());
-        assert!(RedactedUrl::new("postgres://h/d?listen_url=postgres://u:x@h/d").has_password());
+        assert!(RedactedUrl::new("postgres://h/d?wake_url=postgres://u:x@h/d").has_password());
         assert!(!RedactedUrl::new("redis://u@h").has_password());
         assert!(!RedactedUrl::new("sqlite:a@b:c").has_password());
     }

@@ -157,27 +157,23 @@ impl LockBackend for PostgresBackend {
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
-        let outcome = self.0.acquire(request).await;
-        outcome.map_err(|error| error.with_key(request.key).with_lock_id(request.lock_id))
+        self.0.acquire(request).await
     }
 
     async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        self.0.release(lock_id).await.map_err(|error| error.with_lock_id(lock_id))
+        self.0.release(lock_id).await
     }
 
     async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        self.0.extend(lock_id, ttl).await.map_err(|error| error.with_lock_id(lock_id))
+        self.0.extend(lock_id, ttl).await
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {
-        self.0.is_locked(key).await.map_err(|error| error.with_key(key))
+        self.0.is_locked(key).await
     }
 
     async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
-        self.0.lookup(query).await.map_err(|error| match query {
-            Lookup::Key(key) => error.with_key(key),
-            Lookup::LockId(id) => error.with_lock_id(id),
-        })
+        self.0.lookup(query).await
     }
 
     async fn purge_expired(&self) -> Result<u64> {

@@ -162,7 +162,11 @@ impl Inner {
             Lookup::LockId(id) => self.ask(&self.statements.lookup_by_lock_id, &Hidden(id.as_str())).await?,
         };
         let Some(row) = row else { return Ok(None) };
-        let Some(info) = read_info(&row)? else { return Ok(None) };
+        let info = read_info(&row).map_err(|error| match query {
+            Lookup::Key(key) => error.with_key(key),
+            Lookup::LockId(_) => error,
+        })?;
+        let Some(info) = info else { return Ok(None) };
         let is_asked_for = match query {
             Lookup::Key(key) => info.reveal().key == key,
             Lookup::LockId(id) => info.reveal().lock_id == id,

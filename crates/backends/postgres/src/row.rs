@@ -16,9 +16,6 @@ pub(crate) fn read_acquire(row: &Row, key: &Key) -> Result<AcquireOutcome> {
     let now = Timestamp::from_millis(column(row, "now_ms")?);
     if let (Some(expires_at), Some(fence)) = (expires_at, fence) {
         let fence = Fence::new(u64::try_from(fence).unwrap_or(0))?;
-        if fence.is_near_limit() {
-            tracing::warn!(target: "syncguard", key_hash = %key.hash(), %fence, "the fence counter nears its limit");
-        }
         let lease = Lease::new(fence, Timestamp::from_millis(expires_at)).observed_at(now);
         return Ok(AcquireOutcome::Acquired(lease));
     }

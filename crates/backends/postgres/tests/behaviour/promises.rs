@@ -1,5 +1,6 @@
 //! Which smaller promises does this backend keep?
 
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -188,7 +189,7 @@ impl tracing::Subscriber for Warnings {
         struct Text<'a>(&'a mut String);
         impl tracing::field::Visit for Text<'_> {
             fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0.push_str(&format!("{field}={value:?} "));
+                let _ = write!(self.0, "{field}={value:?} ");
             }
         }
         event.record(&mut Text(&mut self.0.lock().unwrap()));

@@ -197,10 +197,8 @@ async fn one_table_without_the_other_is_an_error_and_never_completed() {
         let tables = Tables::fresh();
         let backend = tables.at(&url).connect().await.unwrap();
         works(&backend).await;
-        let (dropped, kept) = match dropped_is_fences {
-            true => (&tables.fences, &tables.locks),
-            false => (&tables.locks, &tables.fences),
-        };
+        let (dropped, kept) =
+            if dropped_is_fences { (&tables.fences, &tables.locks) } else { (&tables.locks, &tables.fences) };
         owner.batch_execute(&format!("DROP TABLE {dropped}")).await.unwrap();
 
         for create in [true, false] {
