@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use crate::builder::PostgresBuilder;
 use crate::connect::Target;
 use crate::health;
-use crate::listener::Listener;
+use crate::listener::{self, PostgresListener};
 use crate::names::Names;
 use crate::pool::{KeyTurns, Pool, acquire_slots};
 use crate::statement::Statements;
@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     /// Whether a dead lock that `is_locked` met is being removed in the background: one at a time.
     pub(crate) cleaning: AtomicBool,
     /// Absent when wake-ups are off, or when nobody knows where to listen.
-    pub(crate) listener: Option<Listener>,
+    pub(crate) listener: Option<PostgresListener>,
 }
 
 impl fmt::Debug for PostgresBackend {
@@ -126,7 +126,7 @@ impl PostgresBackend {
             Some(url) => Some(Target::new(&PostgresBuilder::from_url(url)?)?),
             None => direct,
         };
-        let listener = listen_at.filter(|_| settings.wake).map(|target| Listener::new(target, &tables));
+        let listener = listen_at.filter(|_| settings.wake).map(|target| listener::new(target, &tables));
         let inner = Inner {
             statements: Statements::new(&tables),
             lock_timeout: settings.lock_timeout.as_millis().to_string(),
@@ -182,7 +182,7 @@ impl LockBackend for PostgresBackend {
 
     async fn subscribe(&self, key: &Key) -> WakeHint {
         match (&self.0.listener, Names::new(key)) {
-            (Some(listener), Ok(names)) => listener.register(key, &names.lock).await,
+            (Some(listener), Ok(names)) => listener.subscribe(&names.lock).await,
             _ => WakeHint::never(),
         }
     }

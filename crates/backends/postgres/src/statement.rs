@@ -100,6 +100,27 @@ impl ToSql for Hidden<'_> {
     to_sql_checked!();
 }
 
+/// Several keys on their way to the server.
+pub(crate) struct HiddenList(pub(crate) Vec<String>);
+
+impl fmt::Debug for HiddenList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<hidden>")
+    }
+}
+
+impl ToSql for HiddenList {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        self.0.to_sql(ty, out)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        <Vec<String> as ToSql>::accepts(ty)
+    }
+
+    to_sql_checked!();
+}
+
 /// A text parameter that may be logged.
 pub(crate) fn text(value: &(dyn ToSql + Sync)) -> Param<'_> {
     (value, Type::TEXT)
@@ -239,6 +260,7 @@ mod tests {
 
     #[test]
     fn a_hidden_value_does_not_show() {
-        assert!(!format!("{:?}", Hidden("canary")).contains("canary"));
+        let list = HiddenList(vec!["canary".to_owned()]);
+        assert!(!format!("{:?} {list:?}", Hidden("canary")).contains("canary"));
     }
 }

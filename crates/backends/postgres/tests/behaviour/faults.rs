@@ -6,7 +6,7 @@ use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, LockBackend, Loc
 use syncguard_postgres::{PostgresBackend, Prepared};
 use syncguard_testkit::{Fault, FaultProxy, PostgresOptions, PostgresServer, postgres_url};
 
-use crate::support::{Tables, eventually, key, sql, try_acquire, ttl};
+use crate::support::{PATIENCE, Tables, eventually, key, sql, try_acquire, ttl};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reply_lost_after_the_commit_is_ambiguous_and_the_same_id_owns_up() {
@@ -135,15 +135,16 @@ async fn guards_are_renewed_while_two_hundred_tasks_want_one_key() {
     let locker = Locker::new(backend);
     let mut guards = Vec::new();
     for guard in 0..50 {
-        let request = locker.lock(format!("guard{guard}")).ttl(Duration::from_secs(3)).keep_alive();
-        guards.push(request.timeout(Duration::from_secs(20)).acquire().await.unwrap());
+        let request = locker.lock(format!("guard{guard}")).ttl(Duration::from_secs(15)).keep_alive();
+        guards.push(request.timeout(PATIENCE).acquire().await.unwrap());
     }
+    let granted: Vec<_> = guards.iter().map(|guard| guard.expires_at()).collect();
     let mut wanting = tokio::task::JoinSet::new();
     for _ in 0..200 {
         let locker = locker.clone();
         wanting.spawn(async move {
             let request =
-                locker.lock("hot").ttl(Duration::from_secs(3)).timeout(Duration::from_secs(6)).unlimited_retries();
+                locker.lock("hot").ttl(Duration::from_secs(15)).timeout(Duration::from_secs(7)).unlimited_retries();
             if let Ok(guard) = request.acquire().await {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 drop(guard.release().await);
@@ -158,6 +159,8 @@ async fn guards_are_renewed_while_two_hundred_tasks_want_one_key() {
         served += done.unwrap();
     }
     assert!(served > 0);
+    let renewed = async || guards.iter().zip(&granted).all(|(guard, granted)| guard.expires_at() > *granted);
+    assert!(eventually(PATIENCE, renewed).await, "a guard was not renewed");
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
     assert_eq!(lost, 0, "guards lost while {served} tasks of 200 were served");
 }

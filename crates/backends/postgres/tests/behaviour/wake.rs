@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::{Tables, eventually, key, sql, try_acquire};
+use crate::support::{PATIENCE, Tables, eventually, key, sql, try_acquire};
 use syncguard_core::{LockBackend, Locker};
-use syncguard_testkit::{pgbouncer_url, postgres_url};
+use syncguard_postgres::PostgresBackend;
+use syncguard_testkit::{Fault, FaultProxy, PostgresOptions, PostgresServer, pgbouncer_url, postgres_url};
 use tokio::time::timeout;
 
-/// Far more than a hint takes, far less than a waiter's own schedule.
-const SOON: Duration = Duration::from_secs(3);
+/// Far more than a hint takes. Nobody here follows a schedule of its own: without a hint nothing happens.
+const SOON: Duration = PATIENCE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_wakes_a_waiter_of_another_process() {
@@ -155,4 +156,74 @@ async fn a_process_keeps_one_listener_and_sleeping_waiters_hold_no_connection() 
     drop((locker, backend));
     let gone = async || peek.query_one(count, &[&app]).await.unwrap().get::<_, i64>(0) == 0;
     assert!(eventually(SOON, gone).await, "connections outlive the backend");
+}
+
+/// A holder straight at the server, and a waiter that listens through a proxy.
+async fn apart(server: &PostgresServer, proxy: &FaultProxy) -> (PostgresBackend, PostgresBackend) {
+    let (url, tables) = (server.url(), Tables::fresh());
+    let holder = tables.at(&url).connect().await.unwrap();
+    let waiter = tables.at(&url).wake_url(proxy.url(&url)).connect().await.unwrap();
+    (holder, waiter)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_before_a_late_registration_still_wakes_the_waiter() {
+    let server = PostgresServer::start(PostgresOptions::new());
+    let proxy = FaultProxy::start(server.port());
+    let (holder, waiter) = apart(&server, &proxy).await;
+    let (id, _) = try_acquire(&holder, "k", 600_000).await.unwrap();
+    // The connection is there. What is sent over it from now on arrives late.
+    let other = waiter.subscribe(&key("other")).await;
+    proxy.set(Fault::Stall);
+    let hint = waiter.subscribe(&key("k")).await;
+    assert!(hint.is_live(), "the waiter went on without a confirmation");
+
+    // Nobody is registered, so nobody is notified.
+    assert!(holder.release(&id).await.unwrap().is_released());
+    proxy.set(Fault::Pass);
+
+    timeout(PATIENCE, hint.woken()).await.expect("the late registration is a hint");
+    drop(other);
+}
+
+/// Takes as long as silence may last: ten seconds until the question, four until it counts as unanswered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_listening_connection_is_replaced_and_its_waiters_woken() {
+    let server = PostgresServer::start(PostgresOptions::new());
+    let proxy = FaultProxy::start(server.port());
+    let (holder, waiter) = apart(&server, &proxy).await;
+    let (id, _) = try_acquire(&holder, "k", 600_000).await.unwrap();
+    let hint = waiter.subscribe(&key("k")).await;
+    let accepted = proxy.counts().accepted;
+
+    proxy.set(Fault::BlackHole);
+    assert!(holder.release(&id).await.unwrap().is_released());
+    assert!(eventually(PATIENCE, async || proxy.counts().accepted > accepted).await, "silence is noticed");
+    proxy.set(Fault::Pass);
+
+    timeout(PATIENCE, hint.woken()).await.expect("whoever may have missed a release looks again");
+    let (id, _) = try_acquire(&holder, "k", 600_000).await.unwrap();
+    assert!(holder.release(&id).await.unwrap().is_released());
+    timeout(PATIENCE, hint.woken()).await.expect("a hint over the new connection");
+}
+
+#[test]
+fn waiters_are_woken_after_the_runtime_of_the_first_waiter_ended() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let backend = first.block_on(async {
+        let backend = tables.at(&url).connect().await.unwrap();
+        assert!(backend.subscribe(&key("k")).await.is_live());
+        backend
+    });
+    drop(first);
+
+    second.block_on(async {
+        let (id, _) = try_acquire(&backend, "k", 600_000).await.unwrap();
+        let hint = backend.subscribe(&key("k")).await;
+        assert!(hint.is_live());
+        assert!(backend.release(&id).await.unwrap().is_released());
+        timeout(PATIENCE, hint.woken()).await.expect("the listener moved to a runtime that lives");
+    });
 }

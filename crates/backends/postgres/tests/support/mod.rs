@@ -36,6 +36,8 @@ impl Tables {
     }
 
     fn name(&self, builder: PostgresBuilder) -> PostgresBuilder {
+        // The defaults suit people who wait; a busy machine that runs tests may take longer.
+        let builder = builder.connect_timeout(PATIENCE).timeout(PATIENCE / 2);
         builder.table(&self.locks).fence_table(&self.fences).pool_size(8)
     }
 }
@@ -56,11 +58,19 @@ pub(crate) fn ttl(millis: i64) -> Ttl {
     Ttl::from_millis(millis).expect("a good ttl")
 }
 
-/// One attempt.
+/// One attempt. On a busy machine an answer may come too late; then the same id asks again.
 pub(crate) async fn try_acquire(backend: &PostgresBackend, name: &str, millis: i64) -> Option<(LockId, Lease)> {
     let (key, lock_id) = (key(name), LockId::random());
     let request = AcquireRequest::new(&key, &lock_id, ttl(millis));
-    match backend.acquire(request).await.expect("acquire answers") {
+    let trying = async {
+        loop {
+            match backend.acquire(request).await {
+                Err(error) if error.is_transient() => tokio::time::sleep(Duration::from_millis(20)).await,
+                answer => return answer.expect("acquire answers"),
+            }
+        }
+    };
+    match tokio::time::timeout(PATIENCE, trying).await.expect("acquire answers in time") {
         AcquireOutcome::Acquired(lease) => Some((lock_id, lease)),
         AcquireOutcome::Contended(_) => None,
     }
