@@ -8,11 +8,11 @@ use crate::output::Output;
 
 #[cfg(feature = "postgres")]
 pub(crate) fn schema(args: &SchemaArgs, output: Output) -> Result<u8, Failure> {
-    use syncguard::postgres::{PostgresBackend, protect_counters_sql, schema_sql};
+    use syncguard::postgres::{PostgresBuilder, protect_counters_sql, schema_sql};
 
     use crate::exit::{self, Stage};
 
-    let mut builder = PostgresBackend::builder();
+    let mut builder = PostgresBuilder::default();
     if let Some(table) = &args.table {
         builder = builder.table(table);
     }
