@@ -17,8 +17,8 @@ use crate::pool::Patience;
 const MAX_LOST: u32 = 8;
 /// A server that fails this often under a write is not going to tell.
 const MAX_DOUBTFUL: u32 = 2;
-/// A busy machine is slower than this for no reason at all.
-const LEAST_SILENCE: Duration = Duration::from_millis(100);
+/// A busy machine or server is silent for a while for no reason at all, and new connections would only add to its load.
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
