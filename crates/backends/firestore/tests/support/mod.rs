@@ -62,7 +62,7 @@ impl Project {
             id: fresh_id(),
             address: format!("127.0.0.1:{port}"),
             faults,
-            patience: Duration::from_secs(5),
+            patience: Duration::from_secs(30),
             server: Some(Arc::new(server)),
         }
     }
