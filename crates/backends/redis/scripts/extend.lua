@@ -21,16 +21,16 @@ if not expires then
   local id
   id, expires, data = read(stored)
   if not expires then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
-  if id ~= string.sub(ARGV[1], 12, 33) then return 0 end
+  if id ~= string.match(ARGV[1], '"lockId":"([%w_-]+)"') then return 0 end
 end
 local time = redis.pcall('TIME')
 if time.err then return redis.error_reply('SYNCGUARDREFUSED ' .. time.err) end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if expires <= now - 1000 then
+if expires <= now - TOLERANCE_MS then
   redis.call('DEL', KEYS[1], KEYS[2])
   return -2
 end
-expires = now + ARGV[2] - 1000
+expires = now + ARGV[2] - TOLERANCE_MS
 if rest then
   stored = ARGV[1] .. expires .. rest
 else

@@ -21,14 +21,14 @@ if not expires then
   local id
   id, expires = read(stored)
   if not expires then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
-  if id ~= string.sub(ARGV[1], 12, 33) then return 0 end
+  if id ~= string.match(ARGV[1], '"lockId":"([%w_-]+)"') then return 0 end
 end
 local time = redis.pcall('TIME')
 if time.err then return redis.error_reply('SYNCGUARDREFUSED ' .. time.err) end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local freed = redis.pcall('DEL', KEYS[1], KEYS[2])
 if type(freed) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. freed.err) end
-if expires <= now - 1000 then return -2 end
+if expires <= now - TOLERANCE_MS then return -2 end
 if not ARGV[2] then return 1 end
 local told = redis.pcall('PUBLISH', KEYS[1], ARGV[2])
 if type(told) == 'table' then return -3 end

@@ -1,10 +1,11 @@
 //! Which node of a cluster serves a slot?
 //!
 //! What `CLUSTER SLOTS` said, corrected by every `MOVED`. A redirect says that nothing was done, so it is followed; a lost connection may
-//! have lost an answer, so it is not repeated, only learned from.
+//! have lost an answer, so it is not repeated, only learned from: whoever doubts a node asks the others, in a task that outlives the
+//! caller, until they name another master or the node answers again.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, ServerErrorKind, Value};
@@ -19,19 +20,51 @@ use crate::router::{Master, two};
 /// A slot moves at most once per failover; more redirects than this in one call are a loop.
 const MAX_REDIRECTS: u32 = 5;
 
+/// How often the others are asked about a node in doubt. A cluster promotes a replica after its node timeout, 15 s by default.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+const ASK_TIMES: u32 = 40;
+
 /// The servers of a cluster, as far as they are known.
 pub(crate) struct Cluster {
+    /// For tasks and pools that must not keep the cluster alive.
+    this: Weak<Self>,
     connector: Connector,
     connections: usize,
     seeds: Vec<Address>,
     pools: Mutex<HashMap<Address, Arc<Pool>>>,
     /// First slot, last slot, master.
     slots: RwLock<Vec<(u16, u16, Address)>>,
+    /// Nodes that a task asks the others about: one task each.
+    in_doubt: Mutex<HashSet<Address>>,
 }
 
 impl Cluster {
-    pub(crate) fn new(connector: Connector, seeds: Vec<Address>, connections: usize) -> Self {
-        Self { connector, connections, seeds, pools: Mutex::default(), slots: RwLock::default() }
+    pub(crate) fn new(connector: Connector, seeds: Vec<Address>, connections: usize) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            connector,
+            connections,
+            seeds,
+            pools: Mutex::default(),
+            slots: RwLock::default(),
+            in_doubt: Mutex::default(),
+        })
+    }
+
+    /// Asks the other nodes about this one, unless somebody does already. Returns at once.
+    fn doubt(&self, node: &Address) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.in_doubt().insert(node.clone()) {
+            runtime.spawn(Doubt { cluster: self.this.clone(), node: node.clone() }.settle());
+        }
+    }
+
+    fn in_doubt(&self) -> MutexGuard<'_, HashSet<Address>> {
+        self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serves(&self, node: &Address) -> bool {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).iter().any(|(_, _, master)| master == node)
     }
 
     pub(crate) async fn command(&self, command: &Cmd, slot: u16, timeout: Duration) -> Result<Value, CallError> {
@@ -41,7 +74,7 @@ impl Cluster {
             let answer = if asking { ask(&pool, command, timeout).await } else { pool.command(command, timeout).await };
             let Err(error) = answer else { return answer };
             let Some(step) = self.redirect(&error, &pool) else {
-                self.learn_from(&error).await;
+                self.learn_from(&error, &pool).await;
                 return Err(error);
             };
             (pool, asking) = step;
@@ -71,7 +104,7 @@ impl Cluster {
             let answer = replies.and_then(two);
             let Err(error) = answer else { return answer };
             let Some(step) = self.redirect(&error, &pool) else {
-                self.learn_from(&error).await;
+                self.learn_from(&error, &pool).await;
                 return Err(error);
             };
             (pool, asking) = step;
@@ -95,10 +128,21 @@ impl Cluster {
     }
 
     /// A dead or demoted master: the next call must not go there again if the cluster has moved on.
-    async fn learn_from(&self, error: &CallError) {
-        let lost = !matches!(error, CallError::Redis(redis) if redis.code().is_some());
-        if lost || error.is_server(ServerErrorKind::ReadOnly) || error.is_server(ServerErrorKind::ClusterDown) {
-            let _ = self.refresh().await;
+    async fn learn_from(&self, error: &CallError, pool: &Pool) {
+        match error {
+            // The caller has waited for long enough; the pool has told of the silence.
+            CallError::Timeout => {}
+            CallError::Redis(redis) if redis.code().is_some() => {
+                if error.is_server(ServerErrorKind::ReadOnly) || error.is_server(ServerErrorKind::ClusterDown) {
+                    let _ = self.refresh().await;
+                }
+            }
+            CallError::Redis(_) | CallError::Connect(_) => {
+                if let Target::Address(node) = &pool.connector().target {
+                    self.doubt(node);
+                }
+                let _ = self.refresh().await;
+            }
         }
     }
 
@@ -131,7 +175,13 @@ impl Cluster {
         if let Some(pool) = pools.get(address) {
             return pool.clone();
         }
-        let pool = Arc::new(Pool::new(self.connector.to(address.clone()), self.connections));
+        let (this, node) = (self.this.clone(), address.clone());
+        let on_silence = move || {
+            if let Some(cluster) = this.upgrade() {
+                cluster.doubt(&node);
+            }
+        };
+        let pool = Arc::new(Pool::new(self.connector.to(address.clone()), self.connections, on_silence));
         pools.insert(address.clone(), pool.clone());
         pool
     }
@@ -151,8 +201,11 @@ impl Cluster {
 
     /// Asks any node that answers who serves what.
     pub(crate) async fn refresh(&self) -> Result<(), CallError> {
-        let mut candidates: Vec<Address> = self.pools().keys().cloned().collect();
-        candidates.extend(self.seeds.iter().cloned());
+        let mut candidates: Vec<Address> = self.pools().keys().chain(&self.seeds).cloned().collect();
+        // Those in doubt last: one that is silent costs a whole timeout.
+        let in_doubt = self.in_doubt().clone();
+        candidates.sort_by_key(|node| (in_doubt.contains(node), node.clone()));
+        candidates.dedup();
         let mut command = Cmd::new();
         command.arg("CLUSTER").arg("SLOTS");
         let mut last = None;
@@ -187,6 +240,40 @@ impl Cluster {
 
     fn pools(&self) -> MutexGuard<'_, HashMap<Address, Arc<Pool>>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task of one node in doubt.
+struct Doubt {
+    cluster: Weak<Cluster>,
+    node: Address,
+}
+
+impl Doubt {
+    async fn settle(self) {
+        for _ in 0..ASK_TIMES {
+            let Some(cluster) = self.cluster.upgrade() else { return };
+            let _ = cluster.refresh().await;
+            if !cluster.serves(&self.node) {
+                return;
+            }
+            let mut ping = Cmd::new();
+            ping.arg("PING");
+            if cluster.pool(&self.node).command(&ping, ASK_EVERY).await.is_ok() {
+                return;
+            }
+            drop(cluster);
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+}
+
+// Also when the task ends with its runtime: the next doubt must find the node free to be asked about.
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.in_doubt().remove(&self.node);
+        }
     }
 }
 

@@ -5,10 +5,10 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
@@ -47,7 +47,7 @@ pub(crate) enum Target {
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) multiplexed: MultiplexedConnection,
-    pub(crate) heard: Arc<AtomicU64>,
+    heard: Arc<LastHeard>,
     closed: Arc<AtomicBool>,
     driver: Arc<Driver>,
 }
@@ -76,6 +76,11 @@ impl Connection {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Whether the server has said anything at all since then.
+    pub(crate) fn has_heard_since(&self, moment: Instant) -> bool {
+        self.heard.is_since(moment)
+    }
+
     /// Ends the connection for all who share it.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
@@ -93,13 +98,33 @@ impl Connector {
     pub(crate) async fn connect(&self) -> Result<Connection, ConnectError> {
         self.bounded(async {
             let (address, stream) = self.open().await?;
-            let connection = greet(&address, stream, &self.login).await?;
+            let connection = match greet(&address, stream, &self.login).await {
+                Err(refused) if self.has_needless_password(&address, &refused).await => {
+                    return Err(ConnectError::needless_password(&address));
+                }
+                greeted => greeted?,
+            };
             if matches!(self.target, Target::Master { .. }) {
                 check_role(&address, &connection).await?;
             }
             Ok(connection)
         })
         .await
+    }
+
+    /// Whether the server refused a password that it does not ask for. Its word for that means other things as well, so it is tried:
+    /// without the password it answers.
+    async fn has_needless_password(&self, address: &Address, refused: &ConnectError) -> bool {
+        if !refused.is_about_login() || self.login.user.is_some() || self.login.password.is_none() {
+            return false;
+        }
+        let opened = Stream::open(address, self.tls.as_ref(), self.timeout * 3 / 4).await;
+        let Ok(stream) = opened else { return false };
+        let Ok(connection) = greet(address, stream, &Login::default()).await else { return false };
+        let mut ping = Cmd::new();
+        ping.arg("PING");
+        let answer = connection.multiplexed.clone().req_packed_command(&ping).await;
+        matches!(answer, Ok(Value::SimpleString(_) | Value::Okay))
     }
 
     /// A connection for messages.
@@ -170,7 +195,7 @@ impl Connector {
 }
 
 async fn greet(address: &Address, stream: Stream, login: &Login) -> Result<Connection, ConnectError> {
-    let heard = stream.heard();
+    let heard = stream.heard.clone();
     // Our own bound is per call; the driver's would be a second timer for each.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
     let greeted = MultiplexedConnection::new_with_config(&connection_info(login), stream, config).await;
@@ -221,10 +246,29 @@ async fn check_role(address: &Address, connection: &Connection) -> Result<(), Co
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// An open stream that counts the reads that brought something.
+/// An open stream that notes when it last heard something.
 pub(crate) struct Stream {
     inner: Box<dyn Duplex>,
-    heard: Arc<AtomicU64>,
+    heard: Arc<LastHeard>,
+}
+
+/// When a connection last heard anything, in microseconds of this process. Written by its reader alone.
+#[derive(Default)]
+pub(crate) struct LastHeard(AtomicU64);
+
+impl LastHeard {
+    fn note(&self) {
+        self.0.store(micros(Instant::now()), Ordering::Relaxed);
+    }
+
+    fn is_since(&self, moment: Instant) -> bool {
+        self.0.load(Ordering::Relaxed) >= micros(moment)
+    }
+}
+
+fn micros(moment: Instant) -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(moment.saturating_duration_since(*START).as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Stream {
@@ -251,18 +295,13 @@ impl Stream {
         };
         Ok(Self { inner, heard: Arc::default() })
     }
-
-    /// The counter of reads: unchanged for a whole timeout means that the other side is silent.
-    pub(crate) fn heard(&self) -> Arc<AtomicU64> {
-        self.heard.clone()
-    }
 }
 
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.inner).poll_read(cx, buf);
         if result.is_ready() {
-            self.heard.fetch_add(1, Ordering::Relaxed);
+            self.heard.note();
         }
         result
     }

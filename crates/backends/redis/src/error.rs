@@ -74,8 +74,10 @@ fn from_word(word: &str) -> LockError {
         "SYNCGUARDFOREIGN" => LockError::internal("the value stored at the lock's key is not a lock").with_hint(
             "another program writes under this prefix; give one of them another prefix, or delete that value",
         ),
-        "SYNCGUARDCOUNTER" => LockError::internal("the fence counter is outside 1..=900000000000000")
-            .with_hint("the counter was damaged or restored badly; use a new key or repair the counter by hand"),
+        "SYNCGUARDCOUNTER" => LockError::internal("the fence counter is not a plain number in 1..=900000000000000")
+            .with_hint(
+                "the counter was damaged or restored badly; use a new key, or set the counter to a number without leading zeros",
+            ),
         "OOM" => unavailable("redis is out of memory", "raise `maxmemory`, and keep `maxmemory-policy noeviction`"),
         "BUSY" => unavailable("redis is busy with a script", "look for a slow script with `SLOWLOG GET`"),
         "LOADING" => unavailable("redis is loading its data", "it will answer once the data is loaded"),
@@ -196,6 +198,15 @@ impl ConnectError {
         }
     }
 
+    /// A password was given, and the server lets everybody in without one.
+    pub(crate) fn needless_password(address: &dyn fmt::Display) -> Self {
+        Self::new(
+            ErrorCode::AuthFailed,
+            format!("redis at {address} has no password, but one was given"),
+            "leave the password out, or set one on the server (`requirepass`)",
+        )
+    }
+
     pub(crate) fn timed_out(address: &dyn fmt::Display) -> Self {
         // Nothing of an operation was sent, so this is not ambiguous.
         Self::new(
@@ -203,6 +214,15 @@ impl ConnectError {
             format!("redis at {address} did not answer the connection in time"),
             "check the host and the network; raise `connect_timeout` if it is only far away",
         )
+    }
+
+    /// Whether nothing was heard at all.
+    pub(crate) fn is_silence(&self) -> bool {
+        self.code == ErrorCode::NetworkTimeout
+    }
+
+    pub(crate) fn is_about_login(&self) -> bool {
+        self.code == ErrorCode::AuthFailed
     }
 
     pub(crate) fn into_lock_error(self) -> LockError {

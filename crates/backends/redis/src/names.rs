@@ -4,13 +4,14 @@
 //! cluster all three must live in one slot, so the prefix becomes one of sixteen hash tags `{prefix:0}` … `{prefix:f}`: the key's hash
 //! chooses it and the lock id carries it, so that a release finds the slot from the id alone.
 
-use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key, looks_shortened};
+use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
 use syncguard_core::{Key, LockError, LockId, Result};
 
 const LIMIT: StorageLimit = StorageLimit::new(1000, 26);
 
-/// The longest prefix whose counters keep their long names; beyond it they are shortened into the locks' own namespace.
-const PREFIX_WITH_PLAIN_COUNTERS: usize = 227;
+/// The longest prefix, in bytes, under which no name of the longest key has to be shortened. The TypeScript original shortens in
+/// another form: beyond this, a fleet of both would count one lock twice, and later hold it twice.
+const MAX_PREFIX: usize = 227;
 
 /// The prefix and what follows from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +53,11 @@ impl Names {
         } else {
             vec![prefix.to_owned()]
         };
-        let names = Self { prefixes };
-        // The longest key: a prefix that leaves no room is found here and not at the first lock.
-        names.of(&Key::new("k".repeat(Key::MAX_BYTES))?)?;
-        Ok(names)
+        if prefixes.iter().any(|prefix| prefix.len() > MAX_PREFIX) {
+            let message = format!("the prefix is longer than {MAX_PREFIX} bytes, a hash tag included");
+            return Err(LockError::invalid(message).with_hint("longer ones leave no room for the names of long keys"));
+        }
+        Ok(Self { prefixes })
     }
 
     /// The names of a key.
@@ -107,7 +109,7 @@ impl Names {
             } else {
                 name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(':'))
             };
-            rest.is_some_and(|rest| !rest.starts_with("fence:") && !is_index(rest))
+            rest.is_some_and(|rest| !is_counter(prefix, rest) && !is_index(rest))
         })
     }
 
@@ -131,16 +133,18 @@ impl Names {
 /// A key whose lock would be another lock's index or counter could stop that lock from ever being acquired.
 fn refuse_reserved(prefix: &str, key: &Key) -> Result<()> {
     let name = key.as_str();
-    let shortened_counter = prefix.len() > PREFIX_WITH_PLAIN_COUNTERS && looks_shortened(name);
-    if name.starts_with("fence:") || is_index(name) || shortened_counter {
-        return Err(LockError::invalid("redis keeps its indexes and counters under this key")
-            .with_hint(
-                "choose a key that does not start with `fence:` or with `id:` and 22 characters, \
-                 nor, under a prefix this long, is 24 hexadecimal digits",
-            )
-            .with_key(key));
+    if is_counter(prefix, name) || is_index(name) {
+        return Err(LockError::invalid("redis keeps its indexes and counters under this key").with_hint(
+            "choose a key that is not `id:` and 22 characters, and does not start with `fence:` and the prefix",
+        ));
     }
     Ok(())
+}
+
+/// Counters are named `prefix:fence:prefix:key`, and `fence:key` without a prefix. `name` is what follows `prefix:`.
+fn is_counter(prefix: &str, name: &str) -> bool {
+    let Some(counted) = name.strip_prefix("fence:") else { return false };
+    prefix.is_empty() || counted.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(':'))
 }
 
 fn is_index(name: &str) -> bool {
@@ -187,12 +191,30 @@ mod tests {
     #[test]
     fn keys_in_the_namespaces_of_indexes_and_counters_are_refused() {
         let names = Names::new("syncguard", false).unwrap();
-        for reserved in ["id:AAAAAAAAAAAAAAAAAAAAAA", "fence:syncguard:foo", "fence:x"] {
+        for reserved in ["id:AAAAAAAAAAAAAAAAAAAAAA", "fence:syncguard:foo", "fence:syncguard:"] {
             assert!(names.of(&key(reserved)).is_err(), "{reserved}");
             assert!(names.lock(&key(reserved)).is_err(), "{reserved}");
         }
-        for fine in ["id:short", "id:", "fence", "fences:x", "id:AAAAAAAAAAAAAAAAAAAAA+", "foo"] {
+        for fine in [
+            "id:short",
+            "id:",
+            "fence",
+            "fence:x",
+            "fence:syncguard",
+            "fence:syncguards:x",
+            "fences:x",
+            "id:AAAAAAAAAAAAAAAAAAAAA+",
+            "foo",
+        ] {
             assert!(names.of(&key(fine)).is_ok(), "{fine}");
+        }
+        let bare = Names::new("", false).unwrap();
+        assert!(bare.of(&key("fence:x")).is_err() && bare.of(&key("fence")).is_ok());
+        let tagged = Names::new("app", true).unwrap();
+        for tag in 0..16 {
+            // Only a key of the same tag can meet the counter; whichever tag it has, its own counters are out of reach.
+            let name = key(&format!("fence:{{app:{tag:x}}}:k"));
+            assert_eq!(tagged.of(&name).is_err(), tagged.tag_of(&name) == tag, "{tag}");
         }
     }
 
@@ -221,15 +243,22 @@ mod tests {
 
     #[test]
     fn prefixes_that_could_reach_a_counter_are_refused() {
-        for bad in ["fence", "app:fence:app", "app:id", "a\nb", &"p".repeat(960)] {
+        for bad in ["fence", "app:fence:app", "app:id", "a\nb", &"p".repeat(228)] {
             assert!(Names::new(bad, false).is_err(), "{bad}");
         }
         assert!(Names::new("a{b", true).is_err());
-        for fine in ["", "app", "app:", "a*b", "{app}", &"p".repeat(900)] {
+        for fine in ["", "app", "app:", "a*b", "{app}", &"p".repeat(227)] {
             assert!(Names::new(fine, false).is_ok(), "{fine}");
         }
-        let long = Names::new(&"p".repeat(228), false).unwrap();
-        assert!(long.of(&key("0123456789abcdef01234567")).is_err());
+        assert!(Names::new(&"p".repeat(224), true).is_err(), "the hash tag counts");
+    }
+
+    #[test]
+    fn no_name_is_ever_shortened() {
+        let (prefix, longest) = ("p".repeat(MAX_PREFIX), key(&"k".repeat(Key::MAX_BYTES)));
+        let names = Names::new(&prefix, false).unwrap().of(&longest).unwrap();
+        assert_eq!(names.lock, format!("{prefix}:{}", longest.as_str()));
+        assert_eq!(names.counter, format!("{prefix}:fence:{prefix}:{}", longest.as_str()));
     }
 
     #[test]

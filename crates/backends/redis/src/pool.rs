@@ -1,22 +1,55 @@
 //! How do thousands of tasks talk to one server?
 //!
 //! Over a few connections that each carry many requests at once. A connection that ends is replaced by the next caller, before
-//! anything is sent; a connection that stays silent for a whole timeout is given up. Nothing is ever sent twice.
+//! anything is sent. When a call has waited in vain on a silent connection, all connections that have been silent since are given up: the
+//! network forgets them together. Nothing is ever sent twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
 
 use crate::connect::{Connection, Connector};
 use crate::error::{CallError, ConnectError};
 
+/// A call that waited for this long, or for most of its bound, has seen a silence and not only a slow answer.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// The connections to one server.
 pub(crate) struct Pool {
     connector: Connector,
     entries: Box<[Entry]>,
     next: AtomicUsize,
+    /// Told when the server was silent for too long, by whoever waited for it. Must not block.
+    on_silence: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A call on its way. Dropped without an answer, whether by its own bound or because its caller left (a renewal has a bound of its own,
+/// which ends first), it tells whether the server was silent all the while.
+struct Waiting<'a> {
+    pool: &'a Pool,
+    connection: &'a Connection,
+    since: Instant,
+    enough: Duration,
+    answered: bool,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(pool: &'a Pool, connection: &'a Connection, timeout: Duration) -> Self {
+        Self { pool, connection, since: Instant::now(), enough: (timeout * 3 / 4).min(SILENCE), answered: false }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // A connection on which others still hear answers is only slow.
+        let silent =
+            !self.answered && self.since.elapsed() >= self.enough && !self.connection.has_heard_since(self.since);
+        if silent {
+            self.pool.give_up_silent(self.since);
+        }
+    }
 }
 
 /// The place of one connection.
@@ -34,9 +67,9 @@ struct Connecting {
 }
 
 impl Pool {
-    pub(crate) fn new(connector: Connector, connections: usize) -> Self {
+    pub(crate) fn new(connector: Connector, connections: usize, on_silence: impl Fn() + Send + Sync + 'static) -> Self {
         let entries = (0..connections).map(|_| Entry::default()).collect();
-        Self { connector, entries, next: AtomicUsize::new(0) }
+        Self { connector, entries, next: AtomicUsize::new(0), on_silence: Box::new(on_silence) }
     }
 
     pub(crate) fn connector(&self) -> &Connector {
@@ -45,25 +78,44 @@ impl Pool {
 
     /// Sends one command and awaits its reply.
     pub(crate) async fn command(&self, command: &Cmd, timeout: Duration) -> Result<Value, CallError> {
-        let mut connection = self.connection().await?;
-        let heard = connection.heard.load(Ordering::Relaxed);
-        match tokio::time::timeout(timeout, connection.multiplexed.send_packed_command(command)).await {
-            Ok(Ok(reply)) => answer(reply),
-            Ok(Err(error)) => Err(give_up_if_garbled(&connection, error)),
-            Err(_) => Err(give_up_if_silent(&connection, heard)),
-        }
+        let connection = self.connection().await?;
+        let mut shared = connection.multiplexed.clone();
+        let sent = shared.send_packed_command(command);
+        answer(self.answered(&connection, sent, timeout).await?)
     }
 
     /// Sends several commands on one connection and awaits all replies; an error reply stays in its place.
     pub(crate) async fn commands(&self, commands: &Pipeline, timeout: Duration) -> Result<Vec<Value>, CallError> {
-        let mut connection = self.connection().await?;
-        let heard = connection.heard.load(Ordering::Relaxed);
-        let count = commands.len();
-        match tokio::time::timeout(timeout, connection.multiplexed.send_packed_commands(commands, 0, count)).await {
-            Ok(Ok(replies)) => Ok(replies),
-            Ok(Err(error)) => Err(give_up_if_garbled(&connection, error)),
-            Err(_) => Err(give_up_if_silent(&connection, heard)),
+        let connection = self.connection().await?;
+        let mut shared = connection.multiplexed.clone();
+        let sent = shared.send_packed_commands(commands, 0, commands.len());
+        self.answered(&connection, sent, timeout).await
+    }
+
+    async fn answered<T>(
+        &self,
+        connection: &Connection,
+        sent: impl Future<Output = redis::RedisResult<T>>,
+        timeout: Duration,
+    ) -> Result<T, CallError> {
+        let mut waiting = Waiting::new(self, connection, timeout);
+        let answer = tokio::time::timeout(timeout, sent).await;
+        waiting.answered = answer.is_ok();
+        match answer {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => Err(give_up_if_garbled(connection, error)),
+            Err(_) => Err(CallError::Timeout),
         }
+    }
+
+    /// Every connection that has been silent since then is replaced by the next caller. Calls that are still on it go on: if it was only
+    /// slow, they get their answers.
+    fn give_up_silent(&self, since: Instant) {
+        for entry in &self.entries {
+            let mut connection = entry.connection.write().unwrap_or_else(PoisonError::into_inner);
+            connection.take_if(|connection| !connection.has_heard_since(since));
+        }
+        (self.on_silence)();
     }
 
     /// Makes sure that there is a connection.
@@ -90,7 +142,12 @@ impl Pool {
         let entry = &self.entries[turn % self.entries.len()];
         match entry.current() {
             Some(connection) => Ok(connection),
-            None => entry.connect(&self.connector).await.map_err(CallError::Connect),
+            None => entry.connect(&self.connector).await.map_err(|error| {
+                if error.is_silence() {
+                    (self.on_silence)();
+                }
+                CallError::Connect(error)
+            }),
         }
     }
 }
@@ -134,12 +191,4 @@ fn give_up_if_garbled(connection: &Connection, error: RedisError) -> CallError {
         connection.close();
     }
     CallError::from(error)
-}
-
-/// A connection on which others still hear answers is only slow; one that is silent may be dead without knowing.
-fn give_up_if_silent(connection: &Connection, heard: u64) -> CallError {
-    if connection.heard.load(Ordering::Relaxed) == heard {
-        connection.close();
-    }
-    CallError::Timeout
 }

@@ -32,10 +32,16 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
             Ok(AcquireReply::Decided(AcquireOutcome::Contended(Contention::free_in(free_in))))
         }
         Value::Array(parts) => match parts.as_slice() {
-            [Value::Int(fence), Value::Int(expires_at)] if *expires_at > 0 => {
+            [Value::BulkString(value), Value::Int(now)] if *now > 0 => {
+                let lease = granted(text(value)?, head).ok_or_else(unexpected)?;
+                let lease = lease.observed_at(Timestamp::from_millis(*now));
+                Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease)))
+            }
+            [Value::Int(fence), Value::Int(expires_at), Value::Int(now)] if *expires_at > 0 && *now > 0 => {
                 let fence = Fence::new(u64::try_from(*fence).unwrap_or(0))?;
-                let expires_at = Timestamp::from_millis(*expires_at);
-                Ok(AcquireReply::Decided(AcquireOutcome::Acquired(Lease::new(fence, expires_at))))
+                let lease = Lease::new(fence, Timestamp::from_millis(*expires_at));
+                let lease = lease.observed_at(Timestamp::from_millis(*now));
+                Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease)))
             }
             [Value::BulkString(id)] => Ok(AcquireReply::Dead(text(id)?.to_owned())),
             _ => Err(unexpected()),
@@ -44,13 +50,14 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
     }
 }
 
-/// Reads the two numbers out of a value whose form we gave ourselves.
+/// Reads the numbers out of a value whose form we gave ourselves. A lock is acquired at the time of its answer.
 fn granted(value: &str, head: &str) -> Option<Lease> {
+    let positive = |text: &str| text.parse().ok().filter(|millis| *millis > 0).map(Timestamp::from_millis);
     let rest = value.strip_prefix(head)?;
     let (expires_at, rest) = rest.split_once(',')?;
+    let (acquired_at, _) = rest.strip_prefix("\"acquiredAtMs\":")?.split_once(',')?;
     let (_, fence) = rest.strip_suffix("\"}")?.rsplit_once('"')?;
-    let expires_at = Timestamp::from_millis(expires_at.parse().ok().filter(|millis| *millis > 0)?);
-    Some(Lease::new(fence.parse().ok()?, expires_at))
+    Some(Lease::new(fence.parse().ok()?, positive(expires_at)?).observed_at(positive(acquired_at)?))
 }
 
 /// The answer of `release.lua`: the outcome, and whether publishing it was permitted.
@@ -214,7 +221,7 @@ mod tests {
             panic!("granted")
         };
         assert_eq!((lease.fence.get(), lease.expires_at.as_millis()), (7, 1_700_000_000_000));
-        let written_elsewhere = Value::Array(vec![Value::Int(7), Value::Int(1_700_000_000_000)]);
+        let written_elsewhere = Value::Array(vec![Value::Int(7), Value::Int(1_700_000_000_000), Value::Int(1)]);
         assert!(matches!(
             acquire(&written_elsewhere, HEAD).unwrap(),
             AcquireReply::Decided(AcquireOutcome::Acquired(_))
@@ -226,10 +233,13 @@ mod tests {
             Value::Int(1),
             Value::Array(vec![Value::Int(1)]),
             Value::Array(vec![Value::Int(1), bulk("x")]),
-            Value::Array(vec![Value::Int(0), Value::Int(5)]),
-            Value::Array(vec![Value::Int(-3), Value::Int(5)]),
-            Value::Array(vec![Value::Int(900_000_000_000_001), Value::Int(5)]),
-            Value::Array(vec![Value::Int(1), Value::Int(-5)]),
+            Value::Array(vec![Value::Int(7), Value::Int(5)]),
+            Value::Array(vec![Value::Int(0), Value::Int(5), Value::Int(1)]),
+            Value::Array(vec![Value::Int(7), Value::Int(5), Value::Int(0)]),
+            Value::Array(vec![bulk(HEAD), Value::Int(5)]),
+            Value::Array(vec![Value::Int(-3), Value::Int(5), Value::Int(1)]),
+            Value::Array(vec![Value::Int(900_000_000_000_001), Value::Int(5), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Int(-5), Value::Int(1)]),
             bulk(""),
             bulk(HEAD),
             bulk(&format!("{HEAD}x{tail}")),

@@ -23,7 +23,7 @@ use crate::tls::connector;
 
 pub(crate) enum Router {
     Server(Pool),
-    Cluster(Cluster),
+    Cluster(Arc<Cluster>),
     Given(Box<dyn Given>),
 }
 
@@ -61,7 +61,7 @@ impl Router {
         };
         Ok(match &options.topology {
             Topology::Cluster(seeds) => Self::Cluster(Cluster::new(connector, seeds.clone(), options.connections)),
-            _ => Self::Server(Pool::new(connector, options.connections)),
+            _ => Self::Server(Pool::new(connector, options.connections, || {})),
         })
     }
 

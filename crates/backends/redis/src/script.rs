@@ -5,6 +5,8 @@
 
 use std::sync::LazyLock;
 
+use syncguard_core::time::TOLERANCE_MS;
+
 /// One script with its SHA.
 pub(crate) struct Script {
     pub(crate) source: String,
@@ -15,6 +17,8 @@ impl Script {
     fn new(text: &str) -> Self {
         // Comments explain the scripts to people; the server would parse and keep them for nothing.
         let text = text.replace("--#include read", include_str!("../scripts/read.lua"));
+        // One number for all backends; the scripts say its name.
+        let text = text.replace("TOLERANCE_MS", &TOLERANCE_MS.to_string());
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));
         let source = lines.collect::<Vec<_>>().join("\n");
         let sha = redis::Script::new(&source).get_hash().to_owned();
@@ -49,6 +53,14 @@ mod tests {
             }
         }
         assert!(ACQUIRE.source.contains("'INCR', KEYS[3]"));
+    }
+
+    #[test]
+    fn the_tolerance_is_that_of_the_core() {
+        for script in [&*ACQUIRE, &*RELEASE, &*EXTEND] {
+            assert!(script.source.contains(&format!("now - {TOLERANCE_MS} then")), "{}", script.source);
+            assert!(!script.source.contains("TOLERANCE"), "{}", script.source);
+        }
     }
 
     #[test]

@@ -121,7 +121,8 @@ impl Harness for RedisHarness {
     }
 
     fn refuses(&self, key: &str) -> bool {
-        key.starts_with("fence:") || key.strip_prefix("id:").is_some_and(|id| LockId::parse(id).is_ok())
+        key.starts_with(&format!("fence:{}:", self.prefix))
+            || key.strip_prefix("id:").is_some_and(|id| LockId::parse(id).is_ok())
     }
 }
 

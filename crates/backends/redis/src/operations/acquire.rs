@@ -1,7 +1,7 @@
 //! How is a lock taken, and given out only when enough replicas have it?
 
 use redis::Cmd;
-use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, Key, Lease, LockError, LockId, Result};
+use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, Key, LockError, LockId, Result};
 
 use super::{Operations, life, value_head};
 use crate::builder::WaitReplicas;
@@ -19,13 +19,12 @@ impl Operations {
                 .with_hint("on a cluster the id carries the slot: make it with `new_lock_id`"));
         }
         let router = self.careful.as_ref().map_or(&*self.router, |(router, _)| router);
-        let outcome = self.run(router, request, &names).await.map_err(|error| error.with_key(request.key))?;
-        if let AcquireOutcome::Acquired(lease) = outcome {
+        let outcome = self.run(router, request, &names).await?;
+        if let AcquireOutcome::Acquired(_) = outcome {
             if let Some((router, wait)) = &self.careful {
-                self.replicate(router, *wait, request, &names).await.map_err(|error| error.with_key(request.key))?;
+                self.replicate(router, *wait, request, &names).await?;
             }
             self.own_locks.remember(request.lock_id, &names.lock, request.ttl);
-            warn_near_limit(lease, request.key);
         }
         Ok(outcome)
     }
@@ -102,10 +101,4 @@ fn too_few_replicas(reached: u32, wanted: u32, given_back: bool) -> LockError {
 /// The stored JSON from its key to its fence.
 fn value_tail(key: &Key) -> String {
     format!(r#","key":{},"fence":""#, serde_json::Value::from(key.as_str()))
-}
-
-fn warn_near_limit(lease: Lease, key: &Key) {
-    if lease.fence.is_near_limit() {
-        tracing::warn!(target: "syncguard", key_hash = %key.hash(), fence = %lease.fence, "the fence counter nears its limit");
-    }
 }

@@ -3,17 +3,18 @@
 use syncguard_core::{AbsentReason, ExtendOutcome, LockId, Result, Ttl};
 
 use super::{Operations, life, value_head};
+use crate::error::CallError;
 use crate::{reply, script};
 
 impl Operations {
     pub(crate) async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        let Some((lock, index)) = self.locate(lock_id).await.map_err(|error| error.with_lock_id(lock_id))? else {
+        let Some((lock, index)) = self.locate(lock_id).await? else {
             return Ok(ExtendOutcome::Absent(Some(AbsentReason::NotFound)));
         };
         let args = [value_head(lock_id), life(ttl)];
         let args = args.each_ref().map(String::as_str);
         let answer = self.router.script(&script::EXTEND, &[&lock, &index], &args, self.bound(ttl)).await;
-        let outcome = reply::extend(&answer.map_err(|error| error.into_lock_error().with_lock_id(lock_id))?)?;
+        let outcome = reply::extend(&answer.map_err(CallError::into_lock_error)?)?;
         if outcome.is_extended() {
             self.own_locks.renew(lock_id, ttl);
         } else {

@@ -13,9 +13,9 @@ impl Operations {
     pub(crate) async fn is_locked(self: &Arc<Self>, key: &Key) -> Result<bool> {
         let name = self.names.lock(key)?;
         let answer = self.router.get_with_time(&name, self.timeout).await;
-        let (value, time) = answer.map_err(|error| error.into_lock_error().with_key(key))?;
+        let (value, time) = answer.map_err(CallError::into_lock_error)?;
         let now = reply::time(&time)?;
-        let Some(stored) = Stored::parse(&value).map_err(|error| error.with_key(key))? else { return Ok(false) };
+        let Some(stored) = Stored::parse(&value)? else { return Ok(false) };
         let live = stored.is_live(now);
         if !live && self.cleanup_in_is_locked {
             purge::in_background(self.clone(), name, stored);
@@ -25,14 +25,14 @@ impl Operations {
 
     pub(crate) async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
         let lock_id = match query {
-            Lookup::Key(key) => return self.look(key).await.map_err(|error| error.with_key(key)),
+            Lookup::Key(key) => return self.look(key).await,
             Lookup::LockId(lock_id) => lock_id,
         };
-        let Some((lock, index)) = self.locate(lock_id).await.map_err(|error| error.with_lock_id(lock_id))? else {
+        let Some((lock, index)) = self.locate(lock_id).await? else {
             return Ok(None);
         };
         let answer = self.router.script(&script::LOOKUP, &[&lock, &index], &[], self.timeout).await;
-        let answer = answer.map_err(|error| error.into_lock_error().with_lock_id(lock_id))?;
+        let answer = answer.map_err(CallError::into_lock_error)?;
         match reply::found(&answer)? {
             Some((stored, now)) if stored.lock_id.as_deref() == Some(lock_id.as_str()) && stored.is_live(now) => {
                 stored.info(now).map(Some)

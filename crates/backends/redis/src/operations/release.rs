@@ -5,18 +5,19 @@ use std::sync::atomic::Ordering;
 use syncguard_core::{AbsentReason, LockId, ReleaseOutcome, Result};
 
 use super::{Operations, value_head};
+use crate::error::CallError;
 use crate::{reply, script};
 
 impl Operations {
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        let Some((lock, index)) = self.locate(lock_id).await.map_err(|error| error.with_lock_id(lock_id))? else {
+        let Some((lock, index)) = self.locate(lock_id).await? else {
             return Ok(ReleaseOutcome::Absent(Some(AbsentReason::NotFound)));
         };
         // Listeners need no more than the channel's name: the message is empty.
         let args = [&*value_head(lock_id), ""];
         let args = if self.publish.load(Ordering::Relaxed) { &args[..] } else { &args[..1] };
         let answer = self.router.script(&script::RELEASE, &[&lock, &index], args, self.timeout).await;
-        let answer = answer.map_err(|error| error.into_lock_error().with_lock_id(lock_id))?;
+        let answer = answer.map_err(CallError::into_lock_error)?;
         let (outcome, heard) = reply::release(&answer)?;
         self.own_locks.forget(lock_id);
         if !heard {

@@ -127,6 +127,19 @@ async fn a_wrong_password_is_refused_and_never_printed() {
 }
 
 #[tokio::test]
+async fn a_password_that_nobody_asked_for_is_told_as_such() {
+    let server = RedisServer::start(Server::new());
+    let error = failure(&format!("redis://:canary@127.0.0.1:{}/", server.port())).await;
+    assert_eq!(error.code(), ErrorCode::AuthFailed, "{error}");
+    assert!(error.to_string().contains("has no password"), "{error}");
+    assert!(!printed(&error).contains("canary"));
+
+    let guarded = RedisServer::start(Server::new().password("right"));
+    let error = failure(&format!("redis://:canary@127.0.0.1:{}/", guarded.port())).await;
+    assert!(error.to_string().contains("refused the user or the password"), "{error}");
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_there_is_named_with_a_hint_and_without_the_password() {
     let port = free_port();
     let error = failure(&format!("redis://:canary@127.0.0.1:{port}/")).await;

@@ -169,3 +169,29 @@ async fn a_failover_keeps_locks_and_fences_and_is_found_without_help() {
         .await
         .expect("the release or the reconnection was heard");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_master_whose_replica_took_over_is_left_although_every_caller_gave_up_early() {
+    let cluster = RedisCluster::start(3, 1);
+    let backend = client(&cluster.url(), "app").await;
+    let k = key("k");
+    let owner = cluster.owner_of(slot("app", &k)).unwrap();
+    let held = take(&backend, &k).await;
+    let name = format!("{{app:{}}}:k", &k.hash().to_string()[..1]);
+    eventually("the lock on the replica", async || {
+        let mut reader = cluster.node(3 + owner).client().unwrap();
+        reader.command(&["READONLY"]).unwrap();
+        reader.command(&["EXISTS", &name]).unwrap().to_string() == "1"
+    })
+    .await;
+
+    // It accepts connections and answers nothing: no error ever tells that it is gone.
+    cluster.node(owner).pause();
+    cluster.wait_promoted(3 + owner).unwrap();
+    let renewal = async || {
+        let extended = tokio::time::timeout(Duration::from_millis(1200), backend.extend(&held.id, Ttl::DEFAULT)).await;
+        matches!(extended, Ok(Ok(outcome)) if outcome.is_extended())
+    };
+    eventually("the renewal on the new master", renewal).await;
+    cluster.node(owner).resume();
+}

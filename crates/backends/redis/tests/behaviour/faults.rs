@@ -358,6 +358,27 @@ async fn a_silent_server_costs_each_caller_one_timeout_and_not_a_queue_of_them()
 }
 
 #[tokio::test]
+async fn one_silence_gives_up_every_connection_also_when_the_caller_did_not_wait_for_it() {
+    let server = RedisServer::start(Server::new());
+    let (proxy, far, _) = behind_proxy(&server, "?timeout=5s&connections=4").await;
+    let k = key("k");
+    for _ in 0..8 {
+        far.is_locked(&k).await.unwrap();
+    }
+    let before = proxy.counts().accepted;
+    proxy.silence_existing();
+
+    // As a renewal does: the caller's own bound ends before the backend's.
+    let cut = tokio::time::timeout(Duration::from_secs(2), far.is_locked(&k)).await;
+    assert!(cut.is_err(), "the connection was not silent, so this test proves nothing");
+
+    for _ in 0..8 {
+        far.is_locked(&k).await.expect("every connection after the silence is a new one");
+    }
+    assert!(proxy.counts().accepted > before);
+}
+
+#[tokio::test]
 async fn a_dropped_call_leaves_the_connection_in_step() {
     let server = RedisServer::start(Server::new());
     let backend = RedisBackend::connect(&format!("{}?connections=1", server.url())).await.unwrap();

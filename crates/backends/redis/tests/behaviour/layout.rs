@@ -161,7 +161,7 @@ async fn keys_of_the_inner_namespaces_are_refused_and_others_keep_working() {
     let place = Place::new().await;
     let foo = take(&place.backend, &key("foo")).await;
 
-    for reserved in [format!("id:{}", foo.id.as_str()), format!("fence:{}:foo", place.prefix), "fence:x".to_owned()] {
+    for reserved in [format!("id:{}", foo.id.as_str()), format!("fence:{}:foo", place.prefix)] {
         let reserved = key(&reserved);
         assert_eq!(refusal(&place.backend, &reserved).await, ErrorCode::InvalidArgument);
         assert_eq!(place.backend.is_locked(&reserved).await.unwrap_err().code(), ErrorCode::InvalidArgument);
@@ -171,6 +171,80 @@ async fn keys_of_the_inner_namespaces_are_refused_and_others_keep_working() {
 
     assert!(place.backend.release(&foo.id).await.unwrap().is_released());
     assert_eq!(take(&place.backend, &key("foo")).await.fence.get(), 2);
+}
+
+#[tokio::test]
+async fn a_key_that_begins_with_fence_and_meets_no_counter_is_a_key_like_any_other() {
+    let place = Place::new().await;
+    let foo = take(&place.backend, &key("foo")).await;
+    for name in ["fence:x", "fence:", "fence:other:foo"] {
+        let held = take(&place.backend, &key(name)).await;
+        assert!(place.backend.lookup(Lookup::LockId(&held.id)).await.unwrap().is_some(), "{name}");
+        assert!(place.backend.release(&held.id).await.unwrap().is_released(), "{name}");
+        assert_eq!(take(&place.backend, &key(name)).await.fence.get(), 2, "{name}");
+    }
+    assert_eq!(place.text(&place.counter("foo")), "1");
+    assert!(place.backend.release(&foo.id).await.unwrap().is_released());
+
+    // Without a prefix every `fence:` may be a counter.
+    let bare = RedisBackend::connect(&format!("{}?prefix=", redis_url())).await.unwrap();
+    assert_eq!(refusal(&bare, &key("fence:x")).await, ErrorCode::InvalidArgument);
+}
+
+#[tokio::test]
+async fn numbers_that_are_no_json_are_not_a_lock_to_anybody() {
+    let place = Place::new().await;
+    for expiry in ["-Infinity", "Infinity", "NaN", "nan", "-inf", "0x10", "01", "1.5", "-9e300"] {
+        let value = format!(r#"{{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":{expiry},"key":"k"}}"#);
+        place.run(&["SET", &place.name("k"), &value]);
+        assert_eq!(refusal(&place.backend, &key("k")).await, ErrorCode::Internal, "{expiry}");
+        assert_eq!(place.backend.is_locked(&key("k")).await.unwrap_err().code(), ErrorCode::Internal, "{expiry}");
+        assert_eq!(place.text(&place.name("k")), value, "{expiry}: the value was changed");
+    }
+    // In any other field too: the two readers of a value must agree on what is JSON.
+    let value = r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1,"acquiredAtMs":0x10}"#;
+    place.run(&["SET", &place.name("k"), value]);
+    assert_eq!(refusal(&place.backend, &key("k")).await, ErrorCode::Internal);
+    // A text may hold any of it.
+    let value = r#"{"expiresAtMs":1,"key":"NaN 0x10 \" inf 01"}"#;
+    place.run(&["SET", &place.name("k"), value]);
+    take(&place.backend, &key("k")).await;
+}
+
+#[tokio::test]
+async fn a_counter_with_leading_zeros_is_named_as_what_it_is() {
+    let place = Place::new().await;
+    place.run(&["SET", &place.counter("k"), "000000000000007"]);
+
+    let error = attempt(&place.backend, &key("k"), Ttl::DEFAULT).await.unwrap_err();
+
+    assert_eq!(error.code(), ErrorCode::Internal, "{error}");
+    assert!(error.to_string().contains("counter"), "{error}");
+    assert!(error.hint().unwrap().contains("leading zeros"), "{error:?}");
+    place.run(&["SET", &place.counter("k"), "7"]);
+    assert_eq!(take(&place.backend, &key("k")).await.fence.get(), 8);
+}
+
+#[tokio::test]
+async fn every_granted_lease_tells_the_servers_time() {
+    let place = Place::new().await;
+    let k = key("k");
+    let id = place.backend.new_lock_id(&k);
+    let request = AcquireRequest::new(&k, &id, ttl(30_000));
+    let acquire = async || match place.backend.acquire(request).await.unwrap() {
+        AcquireOutcome::Acquired(lease) => lease.left().expect("the server's time"),
+        AcquireOutcome::Contended(_) => panic!("the lock is ours"),
+    };
+
+    assert_eq!(acquire().await, Duration::from_secs(30));
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert!(acquire().await < Duration::from_secs(30), "an owned-up lease is as old as it is");
+
+    let other = LockId::random();
+    originals_lock(&place, &other, server_time(&place) + 20_000);
+    let request = AcquireRequest::new(&k, &other, ttl(30_000));
+    let AcquireOutcome::Acquired(lease) = place.backend.acquire(request).await.unwrap() else { panic!("it is ours") };
+    assert!(lease.left().expect("the server's time") <= Duration::from_secs(20));
 }
 
 #[tokio::test]
