@@ -12,7 +12,7 @@ use syncguard_core::{
     LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
-use crate::builder::RedisBuilder;
+use crate::builder::{RedisAddress, RedisBuilder};
 use crate::health;
 use crate::listener::{Channels, Listener};
 use crate::operations::{Operations, purge};
@@ -44,22 +44,15 @@ impl RedisBackend {
     /// # Cancel safety
     /// Dropping the future abandons the connection.
     pub async fn connect(url: &str) -> Result<Self> {
-        Self::open(RedisBuilder::from_url(url)?).await
+        RedisBuilder::from_url(url)?.connect().await
     }
 
-    /// Options to begin with: `redis://127.0.0.1:6379/0`.
-    pub fn builder() -> RedisBuilder {
-        RedisBuilder::default()
+    /// Begins with the address of a server, `(host, port)`, or any other [`RedisAddress`].
+    pub fn builder(address: impl Into<RedisAddress>) -> RedisBuilder {
+        RedisBuilder::of(address.into().0)
     }
 
-    /// Connects as the options say.
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect).
-    ///
-    /// # Cancel safety
-    /// Dropping the future abandons the connection.
-    pub async fn open(options: RedisBuilder) -> Result<Self> {
+    pub(crate) async fn open(options: RedisBuilder) -> Result<Self> {
         options.validate()?;
         warn_of_plaintext(&options);
         let router = Router::new(&options)?;

@@ -6,8 +6,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use syncguard_core::tls::TlsFiles;
 use syncguard_core::{LockError, Result};
 
+use crate::backend::RedisBackend;
 use crate::names::Names;
 use crate::url;
 
@@ -28,7 +30,7 @@ pub struct RedisBuilder {
     pub(crate) login: Login,
     /// For the sentinels themselves, which have users of their own.
     pub(crate) sentinel_login: Login,
-    pub(crate) tls: Option<TlsOptions>,
+    pub(crate) tls: Option<TlsFiles>,
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -63,15 +65,6 @@ pub(crate) struct Login {
     pub(crate) database: i64,
 }
 
-/// Which certificates count.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TlsOptions {
-    /// Trusted instead of the system's roots.
-    pub(crate) ca: Option<PathBuf>,
-    /// Shown to the server: certificate chain and private key.
-    pub(crate) client: Option<(PathBuf, PathBuf)>,
-}
-
 /// How many replicas must have a lock before it is given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitReplicas {
@@ -79,10 +72,53 @@ pub(crate) struct WaitReplicas {
     pub(crate) timeout: Duration,
 }
 
+/// Where Redis is: one server, the master that sentinels name, or a cluster.
+///
+/// ```
+/// use syncguard_redis::{RedisAddress, RedisBackend};
+///
+/// let server = RedisBackend::builder(("127.0.0.1", 6379)).prefix("app");
+/// let cluster = RedisBackend::builder(RedisAddress::cluster([("10.0.0.1", 6379), ("10.0.0.2", 6379)])).prefix("app");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisAddress(pub(crate) Topology);
+
+impl RedisAddress {
+    /// One server.
+    pub fn server(host: impl Into<String>, port: u16) -> Self {
+        Self(Topology::Single(Address::Tcp { host: host.into(), port }))
+    }
+
+    /// One server, over its Unix socket.
+    pub fn unix_socket(path: impl Into<PathBuf>) -> Self {
+        Self(Topology::Single(Address::Unix(path.into())))
+    }
+
+    /// Whatever server these sentinels call the master of this name.
+    pub fn sentinel<H: Into<String>>(sentinels: impl IntoIterator<Item = (H, u16)>, master: impl Into<String>) -> Self {
+        Self(Topology::Sentinel { sentinels: addresses(sentinels), master: master.into() })
+    }
+
+    /// The cluster that these nodes belong to. One that answers is enough.
+    pub fn cluster<H: Into<String>>(nodes: impl IntoIterator<Item = (H, u16)>) -> Self {
+        Self(Topology::Cluster(addresses(nodes)))
+    }
+}
+
+fn addresses<H: Into<String>>(hosts: impl IntoIterator<Item = (H, u16)>) -> Vec<Address> {
+    hosts.into_iter().map(|(host, port)| Address::Tcp { host: host.into(), port }).collect()
+}
+
+impl<H: Into<String>> From<(H, u16)> for RedisAddress {
+    fn from((host, port): (H, u16)) -> Self {
+        Self::server(host, port)
+    }
+}
+
 impl Default for RedisBuilder {
-    /// `redis://127.0.0.1:6379/0`
+    /// The server on this machine, `127.0.0.1:6379`; for settings that go with a connection of your own.
     fn default() -> Self {
-        Self::of(Topology::Single(Address::Tcp { host: "127.0.0.1".to_owned(), port: 6379 }))
+        Self::of(RedisAddress::server("127.0.0.1", 6379).0)
     }
 }
 
@@ -112,6 +148,74 @@ impl RedisBuilder {
     /// ones) and for a malformed part. No message repeats the URL.
     pub fn from_url(url: &str) -> Result<Self> {
         url::parse(url)
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for settings that contradict each other; otherwise what
+    /// kept it from connecting, with the address and a hint, and never with the password.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the connection.
+    pub async fn connect(self) -> Result<RedisBackend> {
+        RedisBackend::open(self).await
+    }
+
+    /// The user to log in as. Without one, Redis' `default` user.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.login.user = Some(user.into());
+        self
+    }
+
+    /// The password to log in with.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.login.password = Some(password.into());
+        self
+    }
+
+    /// The database number. 0 by default; a cluster has no other.
+    #[must_use]
+    pub fn db(mut self, number: u16) -> Self {
+        self.login.database = i64::from(number);
+        self
+    }
+
+    /// The user to log in as at the sentinels themselves.
+    #[must_use]
+    pub fn sentinel_user(mut self, user: impl Into<String>) -> Self {
+        self.sentinel_login.user = Some(user.into());
+        self
+    }
+
+    /// The password to log in with at the sentinels themselves.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.sentinel_login.password = Some(password.into());
+        self
+    }
+
+    /// Speaks TLS: certificate and host name are always checked. In a URL: `rediss://`.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls.get_or_insert_default();
+        self
+    }
+
+    /// Speaks TLS, and trusts the authorities in this PEM file instead of the system's.
+    #[must_use]
+    pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.tls.get_or_insert_default().roots = Some(file.into());
+        self
+    }
+
+    /// Speaks TLS, and shows this certificate, with its key, to the server. In a URL: `tls_cert` and `tls_key`.
+    #[must_use]
+    pub fn tls_client(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.tls.get_or_insert_default().client = Some((certificate.into(), key.into()));
+        self
     }
 
     /// What every stored name starts with. `syncguard` by default.
@@ -159,7 +263,7 @@ impl RedisBuilder {
     /// Whether a fence is at least the server's clock in milliseconds, so that even a lost counter cannot repeat one.
     /// Off by default: the first fence of a key is then not 1, and the clock must not run behind.
     #[must_use]
-    pub fn fence_floor_clock(mut self, floor: bool) -> Self {
+    pub fn fence_floor(mut self, floor: bool) -> Self {
         self.fence_floor = floor;
         self
     }
@@ -187,6 +291,7 @@ impl RedisBuilder {
         if self.timeout.is_zero() || self.connect_timeout.is_zero() {
             return Err(LockError::invalid("a timeout is zero").with_hint("every call needs a positive bound"));
         }
+        self.topology.validate(self.login.database)?;
         if !(1..=64).contains(&self.connections) {
             return Err(LockError::invalid("`connections` is not within 1..=64").with_hint("2 is the default"));
         }
@@ -201,6 +306,17 @@ impl RedisBuilder {
 }
 
 impl Topology {
+    fn validate(&self, database: i64) -> Result<()> {
+        match self {
+            Self::Sentinel { sentinels, .. } if sentinels.is_empty() => Err(LockError::invalid("no sentinel is named")),
+            Self::Cluster(nodes) if nodes.is_empty() => Err(LockError::invalid("no node of the cluster is named")),
+            Self::Cluster(_) if database != 0 => {
+                Err(LockError::invalid("a cluster has database 0 only").with_hint("leave the number out"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether nothing leaves this machine.
     pub(crate) fn is_local(&self) -> bool {
         match self {

@@ -21,8 +21,7 @@ mod pool;
 mod reply;
 mod router;
 mod script;
-mod tls;
 mod url;
 
 pub use backend::RedisBackend;
-pub use builder::RedisBuilder;
+pub use builder::{RedisAddress, RedisBuilder};

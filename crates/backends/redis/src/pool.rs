@@ -6,9 +6,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
+use tokio::time::Instant;
 
 use crate::connect::{Connection, Connector};
 use crate::error::{CallError, ConnectError};

@@ -19,10 +19,9 @@ use crate::error::{CallError, ConnectError};
 use crate::names::slot;
 use crate::pool::Pool;
 use crate::script::Script;
-use crate::tls::connector;
 
 pub(crate) enum Router {
-    Server(Pool),
+    Server(Box<Pool>),
     Cluster(Arc<Cluster>),
     Given(Box<dyn Given>),
 }
@@ -56,12 +55,12 @@ impl Router {
             target,
             login: options.login.clone(),
             sentinel_login: options.sentinel_login.clone(),
-            tls: options.tls.as_ref().map(connector).transpose()?,
+            tls: options.tls.as_ref().map(|files| Ok(Arc::new(files.load()?).into())).transpose()?,
             timeout: options.connect_timeout,
         };
         Ok(match &options.topology {
             Topology::Cluster(seeds) => Self::Cluster(Cluster::new(connector, seeds.clone(), options.connections)),
-            _ => Self::Server(Pool::new(connector, options.connections, || {})),
+            _ => Self::Server(Box::new(Pool::new(connector, options.connections, || {}))),
         })
     }
 

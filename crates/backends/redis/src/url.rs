@@ -12,12 +12,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use syncguard_core::options::{UrlOptions, decode};
+use syncguard_core::tls::TlsFiles;
 use syncguard_core::{LockError, Result};
 
-use crate::builder::{Address, RedisBuilder, TlsOptions, Topology};
-
-const OPTIONS: &str = "prefix, timeout, connect_timeout, connections, wake, cleanup_in_is_locked, fence_floor, wait_replicas, \
-                       wait_timeout, ca, cert, key, tls, user, password, db, sentinel_user, sentinel_password";
+use crate::builder::{Address, RedisBuilder, Topology};
 
 pub(crate) fn parse(url: &str) -> Result<RedisBuilder> {
     let (scheme, rest) = url.split_once(':').ok_or_else(unknown_scheme)?;
@@ -25,9 +24,9 @@ pub(crate) fn parse(url: &str) -> Result<RedisBuilder> {
     let rest = rest.strip_prefix("//").unwrap_or(rest);
     if rest.contains('#') {
         return Err(LockError::invalid("a redis url takes no fragment")
-            .with_hint("certificates are always checked; trust your own authority with ?ca=FILE; write # as %23"));
+            .with_hint("certificates are always checked; trust your own authority with ?tls_ca=FILE; write # as %23"));
     }
-    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (place, given) = UrlOptions::parse("redis", rest)?;
     let (kind, tls) = match scheme.as_str() {
         "redis" => ("", false),
         "rediss" => ("", true),
@@ -38,12 +37,12 @@ pub(crate) fn parse(url: &str) -> Result<RedisBuilder> {
         "rediss+cluster" => ("cluster", true),
         _ => return Err(unknown_scheme()),
     };
-    let mut options = if kind == "unix" { socket(place)? } else { network(place, kind)? };
-    options.tls = tls.then(TlsOptions::default);
-    apply(&mut options, query)?;
-    options.validate()?;
-    options.names()?;
-    Ok(options)
+    let mut builder = if kind == "unix" { socket(place)? } else { network(place, kind)? };
+    builder.tls = tls.then(TlsFiles::new);
+    apply(&mut builder, given)?;
+    builder.validate()?;
+    builder.names()?;
+    Ok(builder)
 }
 
 fn unknown_scheme() -> LockError {
@@ -89,9 +88,6 @@ fn network(place: &str, kind: &str) -> Result<RedisBuilder> {
     };
     let mut options = RedisBuilder::of(topology);
     options.login.database = parse_database(database)?;
-    if kind == "cluster" && options.login.database != 0 {
-        return Err(LockError::invalid("a cluster has database 0 only").with_hint("leave the number out"));
-    }
     if let Some(login) = login {
         let (user, password) = login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)));
         options.login.user = (!user.is_empty()).then(|| decode(user)).transpose()?;
@@ -125,144 +121,73 @@ fn parse_database(text: &str) -> Result<i64> {
     text.parse::<u16>().map(i64::from).map_err(|_| LockError::invalid("the database in the url is not a number"))
 }
 
-fn apply(options: &mut RedisBuilder, query: &str) -> Result<()> {
-    let mut given = Given::default();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decode(value)?;
-        set(options, &mut given, name, value)?;
+fn apply(builder: &mut RedisBuilder, mut given: UrlOptions) -> Result<()> {
+    for (old, new) in [("ca", "tls_ca"), ("cert", "tls_cert"), ("key", "tls_key")] {
+        given.refuse_renamed(old, new)?;
     }
-    given.finish(options)
+    take(&mut builder.prefix, given.take_text("prefix"));
+    take(&mut builder.timeout, given.take_duration("timeout")?);
+    take(&mut builder.connect_timeout, given.take_duration("connect_timeout")?);
+    take(&mut builder.connections, given.take_number("connections")?);
+    take(&mut builder.wake, given.take_bool("wake")?);
+    take(&mut builder.cleanup_in_is_locked, given.take_bool("cleanup_in_is_locked")?);
+    take(&mut builder.fence_floor, given.take_word("fence_floor", &[("clock", true), ("none", false)])?);
+    let (wait, within) = (given.take_number("wait_replicas")?, given.take_duration("wait_timeout")?);
+    let files = (given.take_path("tls_ca"), given.take_path("tls_cert"), given.take_path("tls_key"));
+    let tls_required = given.take_word("tls", &[("required", true), ("optional", false)])?.unwrap_or(false);
+    builder.login.user = given.take_text("user").or(builder.login.user.take());
+    builder.login.password = given.take_text("password").or(builder.login.password.take());
+    if let Some(database) = given.take_text("db") {
+        builder.login.database = parse_database(&database)?;
+    }
+    builder.sentinel_login.user = given.take_text("sentinel_user");
+    builder.sentinel_login.password = given.take_text("sentinel_password");
+    given.finish()?;
+    apply_tls(builder, files, tls_required)?;
+    apply_replicas(builder, wait, within)
 }
 
-/// Options that only make sense together.
-#[derive(Default)]
-struct Given {
-    ca: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-    tls_required: bool,
-    wait_count: Option<u32>,
-    wait_timeout: Option<Duration>,
+fn take<T>(setting: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *setting = given;
+    }
 }
 
-fn set(options: &mut RedisBuilder, given: &mut Given, name: &str, value: String) -> Result<()> {
-    match name {
-        "prefix" => options.prefix = value,
-        "timeout" => options.timeout = duration(name, &value)?,
-        "connect_timeout" => options.connect_timeout = duration(name, &value)?,
-        "connections" => options.connections = number(name, &value)?,
-        "wake" => options.wake = switch(name, &value)?,
-        "cleanup_in_is_locked" => options.cleanup_in_is_locked = switch(name, &value)?,
-        "fence_floor" => options.fence_floor = word(name, &value, &[("clock", true), ("none", false)])?,
-        "wait_replicas" => given.wait_count = Some(number(name, &value)?),
-        "wait_timeout" => given.wait_timeout = Some(duration(name, &value)?),
-        "ca" => given.ca = Some(value.into()),
-        "cert" => given.cert = Some(value.into()),
-        "key" => given.key = Some(value.into()),
-        "tls" => given.tls_required = word(name, &value, &[("required", true), ("optional", false)])?,
-        "user" => options.login.user = Some(value),
-        "password" => options.login.password = Some(value),
-        "db" => options.login.database = parse_database(&value)?,
-        "sentinel_user" => options.sentinel_login.user = Some(value),
-        "sentinel_password" => options.sentinel_login.password = Some(value),
-        _ => {
-            return Err(LockError::invalid(format!("unknown option `{}` in the redis url", shown(name)))
-                .with_hint(format!("known are {OPTIONS}")));
+type Files = (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>);
+
+fn apply_tls(builder: &mut RedisBuilder, (ca, cert, key): Files, required: bool) -> Result<()> {
+    let names_files = ca.is_some() || cert.is_some() || key.is_some();
+    match &mut builder.tls {
+        Some(tls) => {
+            tls.roots = ca;
+            tls.client = match (cert, key) {
+                (None, None) => None,
+                (Some(cert), Some(key)) => Some((cert, key)),
+                _ => return Err(LockError::invalid("`tls_cert` and `tls_key` go together")),
+            };
+            Ok(())
         }
-    }
-    Ok(())
-}
-
-impl Given {
-    fn finish(self, options: &mut RedisBuilder) -> Result<()> {
-        let names_files = self.ca.is_some() || self.cert.is_some() || self.key.is_some();
-        match &mut options.tls {
-            Some(tls) => {
-                tls.ca = self.ca;
-                tls.client = match (self.cert, self.key) {
-                    (None, None) => None,
-                    (Some(cert), Some(key)) => Some((cert, key)),
-                    _ => return Err(LockError::invalid("`cert` and `key` go together")),
-                };
-            }
-            None if names_files => {
-                return Err(
-                    LockError::invalid("certificates are named but the url is not for TLS").with_hint("use rediss://")
-                );
-            }
-            None if self.tls_required && !options.topology.is_local() => {
-                return Err(LockError::invalid("tls is required, but the url is for plaintext to another host")
-                    .with_hint("use rediss://"));
-            }
-            None => {}
+        None if names_files => {
+            Err(LockError::invalid("certificates are named but the url is not for TLS").with_hint("use rediss://"))
         }
-        if let Some(count) = self.wait_count {
-            let timeout = self.wait_timeout.unwrap_or(Duration::from_millis(500));
-            *options = options.clone().wait_replicas(count, timeout);
-        } else if self.wait_timeout.is_some() {
-            return Err(LockError::invalid("`wait_timeout` needs `wait_replicas`"));
+        None if required && !builder.topology.is_local() => {
+            Err(LockError::invalid("tls is required, but the url is for plaintext to another host")
+                .with_hint("use rediss://"))
         }
-        Ok(())
+        None => Ok(()),
     }
 }
 
-/// `500ms`, `2s`, `1m`; a bare number is milliseconds.
-fn duration(name: &str, text: &str) -> Result<Duration> {
-    let split = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(split);
-    let factor = match unit {
-        "" | "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        _ => 0,
-    };
-    match digits.parse::<u64>() {
-        Ok(count) if factor > 0 && count <= 86_400_000 => Ok(Duration::from_millis(count * factor)),
-        _ => Err(malformed(name, "a duration such as 500ms or 2s")),
-    }
-}
-
-fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|_| malformed(name, "a number"))
-}
-
-fn switch(name: &str, text: &str) -> Result<bool> {
-    let words = [("true", true), ("on", true), ("1", true), ("false", false), ("off", false), ("0", false)];
-    word(name, text, &words)
-}
-
-fn word(name: &str, text: &str, words: &[(&str, bool)]) -> Result<bool> {
-    let known = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-    words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| malformed(name, &known()))
-}
-
-fn malformed(name: &str, expected: &str) -> LockError {
-    LockError::invalid(format!("the option `{name}` of the redis url is malformed"))
-        .with_hint(format!("expected: {expected}"))
-}
-
-/// A name that may be a mistyped secret is not repeated at length.
-fn shown(name: &str) -> String {
-    name.chars().filter(|character| character.is_ascii_alphanumeric() || "_-".contains(*character)).take(32).collect()
-}
-
-fn decode(text: &str) -> Result<String> {
-    let bad = || LockError::invalid("a %-escape in the redis url is malformed").with_hint("write % itself as %25");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
+fn apply_replicas(builder: &mut RedisBuilder, count: Option<u32>, within: Option<Duration>) -> Result<()> {
+    match (count, within) {
+        (Some(count), within) => {
+            let timeout = within.unwrap_or(Duration::from_millis(500));
+            *builder = builder.clone().wait_replicas(count, timeout);
+            Ok(())
         }
-        let [high, low, tail @ ..] = rest else { return Err(bad()) };
-        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        bytes.push(digit(high).ok_or_else(bad)? * 16 + digit(low).ok_or_else(bad)?);
-        rest = tail;
+        (None, Some(_)) => Err(LockError::invalid("`wait_timeout` needs `wait_replicas`")),
+        (None, None) => Ok(()),
     }
-    String::from_utf8(bytes).map_err(|_| bad())
 }
 
 #[cfg(test)]
@@ -277,7 +202,7 @@ mod tests {
     #[test]
     fn a_single_server_with_everything() {
         let options =
-            parse("redis://me:p%40ss@[::1]:7000/3?prefix=app%3A&timeout=2s&connect_timeout=300&wake=off").unwrap();
+            parse("redis://me:p%40ss@[::1]:7000/3?prefix=app%3A&timeout=2s&connect_timeout=300ms&wake=off").unwrap();
         assert_eq!(options.topology, Topology::Single(tcp("::1", 7000)));
         assert_eq!(options.login.user.as_deref(), Some("me"));
         assert_eq!(options.login.password.as_deref(), Some("p@ss"));
@@ -300,10 +225,10 @@ mod tests {
         let sentinels = vec![tcp("a", 26_379), tcp("b", 5)];
         assert_eq!(sentinel.topology, Topology::Sentinel { sentinels, master: "mymaster".to_owned() });
         assert_eq!((sentinel.login.database, sentinel.login.password.as_deref()), (4, Some("pw")));
-        let cluster = parse("rediss+cluster://a:1,b:2?ca=/x.pem&cert=/c&key=/k").unwrap();
+        let cluster = parse("rediss+cluster://a:1,b:2?tls_ca=/x.pem&tls_cert=/c&tls_key=/k").unwrap();
         assert_eq!(cluster.topology, Topology::Cluster(vec![tcp("a", 1), tcp("b", 2)]));
         let tls = cluster.tls.unwrap();
-        assert_eq!(tls.ca, Some("/x.pem".into()));
+        assert_eq!(tls.roots, Some("/x.pem".into()));
         assert_eq!(tls.client, Some(("/c".into(), "/k".into())));
     }
 
@@ -331,15 +256,17 @@ mod tests {
             "redis://s3cret%zz@h",
             "redis://:s3cret@h?prefx=a",
             "redis://:s3cret@h?timeout=soon",
-            "redis://:s3cret@h?timeout=0",
+            "redis://:s3cret@h?timeout=0s",
+            "redis://:s3cret@h?timeout=5",
             "redis://:s3cret@h?fence_floor=yes",
             "redis://:s3cret@h?wake=maybe",
             "redis://:s3cret@h?connections=0",
             "redis://:s3cret@h?wait_timeout=1s",
             "redis://:s3cret@h?wait_replicas=1&wait_timeout=9s",
-            "redis://:s3cret@h?ca=/x",
+            "redis://:s3cret@h?tls_ca=/x",
+            "rediss://:s3cret@h?ca=/x",
             "redis://:s3cret@h?tls=required",
-            "rediss://:s3cret@h?cert=/x",
+            "rediss://:s3cret@h?tls_cert=/x",
             "rediss://:s3cret@h#insecure",
             "redis://:s3cret@h?prefix=a:fence:a",
             "redis+unix://relative",
@@ -358,6 +285,8 @@ mod tests {
     fn an_unknown_option_is_named_and_so_are_the_known_ones() {
         let error = parse("redis://h?prefx=a").unwrap_err();
         assert!(error.to_string().contains("prefx"), "{error}");
-        assert!(error.hint().unwrap().contains("prefix, timeout"));
+        assert!(error.hint().unwrap().contains("prefix, timeout"), "{:?}", error.hint());
+        let renamed = parse("rediss://h?ca=/x").unwrap_err();
+        assert!(format!("{renamed} {:?}", renamed.hint()).contains("tls_ca"), "{renamed:?}");
     }
 }

@@ -33,7 +33,7 @@ impl RedisHarness {
 
     fn tls() -> Self {
         let port = first_port(&redis_url());
-        Self::on(format!("{}?ca={}", redis_tls_url(), redis_ca().display()), port)
+        Self::on(format!("{}?tls_ca={}", redis_tls_url(), redis_ca().display()), port)
     }
 
     fn sentinel() -> Self {
@@ -75,15 +75,15 @@ impl Harness for RedisHarness {
     type Backend = RedisBackend;
 
     async fn backend(&self) -> RedisBackend {
-        RedisBackend::open(self.options()).await.unwrap()
+        self.options().connect().await.unwrap()
     }
 
     async fn elsewhere(&self) -> RedisBackend {
-        RedisBackend::open(self.options().prefix(format!("{}-elsewhere", self.prefix))).await.unwrap()
+        self.options().prefix(format!("{}-elsewhere", self.prefix)).connect().await.unwrap()
     }
 
     async fn cleaning(&self) -> Result<RedisBackend, Unsupported> {
-        Ok(RedisBackend::open(self.options().cleanup_in_is_locked(true)).await.unwrap())
+        Ok(self.options().cleanup_in_is_locked(true).connect().await.unwrap())
     }
 
     async fn set_counter(&self, key: &Key, value: u64) -> Result<(), Unsupported> {

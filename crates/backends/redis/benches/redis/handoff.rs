@@ -61,7 +61,7 @@ async fn race(server: &RedisServer, waiters: usize, clients: usize, wake: bool, 
     for _ in 0..clients {
         let options =
             RedisBuilder::from_url(&server.url()).unwrap().wake(wake).prefix(format!("r{waiters}-{clients}-{wake}"));
-        lockers.push(Locker::new(RedisBackend::open(options).await.unwrap()));
+        lockers.push(Locker::new(options.connect().await.unwrap()));
     }
     server.command(&["CONFIG", "RESETSTAT"]);
     // One more than the waiters: somebody holds it.

@@ -27,9 +27,9 @@ pub(crate) async fn run(effort: Effort) {
     let first = &servers[0];
     let pair = Pair::ours(first);
     let options = RedisBuilder::from_url(&first.url()).unwrap();
-    let ours = RedisBackend::open(options.clone()).await.unwrap();
-    let quiet = RedisBackend::open(options.clone().wake(false)).await.unwrap();
-    let narrow = RedisBackend::open(options.connections(1)).await.unwrap();
+    let ours = options.clone().connect().await.unwrap();
+    let quiet = options.clone().wake(false).connect().await.unwrap();
+    let narrow = options.connections(1).connect().await.unwrap();
     let bare = redis::Client::open(first.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
     let (one, three) = (LockManager::new(vec![urls[0].clone()]), LockManager::new(urls));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{attempt, key, refusal, take, ttl};
 use syncguard_core::{ErrorCode, HealthStatus, LockBackend, LockError, Lookup, Ttl};
-use syncguard_redis::{RedisBackend, RedisBuilder};
+use syncguard_redis::{RedisAddress, RedisBackend, RedisBuilder};
 use syncguard_testkit::{RedisOptions as Server, RedisServer, free_port};
 
 async fn cycle(backend: &RedisBackend) {
@@ -30,8 +30,10 @@ fn printed(error: &LockError) -> String {
 #[tokio::test]
 async fn tls_with_the_right_authority_works_and_without_it_is_refused_by_name() {
     let server = RedisServer::start(Server::new().tls());
-    cycle(&RedisBackend::connect(&format!("{}?ca={}", server.tls_url(), server.ca_path().display())).await.unwrap())
-        .await;
+    cycle(
+        &RedisBackend::connect(&format!("{}?tls_ca={}", server.tls_url(), server.ca_path().display())).await.unwrap(),
+    )
+    .await;
 
     let untrusted = failure(&server.tls_url()).await;
     // A machine without system roots fails earlier, by saying so.
@@ -41,7 +43,7 @@ async fn tls_with_the_right_authority_works_and_without_it_is_refused_by_name() 
     );
 
     let other = RedisServer::start(Server::new().tls());
-    let wrong = failure(&format!("{}?ca={}", server.tls_url(), other.ca_path().display())).await;
+    let wrong = failure(&format!("{}?tls_ca={}", server.tls_url(), other.ca_path().display())).await;
     assert_eq!(wrong.code(), ErrorCode::ServiceUnavailable);
     assert!(wrong.to_string().contains("TLS check"), "{wrong}");
 }
@@ -49,7 +51,7 @@ async fn tls_with_the_right_authority_works_and_without_it_is_refused_by_name() 
 #[tokio::test]
 async fn a_certificate_for_another_host_is_refused() {
     let server = RedisServer::start(Server::new().tls());
-    let url = format!("rediss://127.0.0.2:{}/?ca={}", server.tls_port(), server.ca_path().display());
+    let url = format!("rediss://127.0.0.2:{}/?tls_ca={}", server.tls_port(), server.ca_path().display());
     let error = failure(&url).await;
     assert_eq!(error.code(), ErrorCode::ServiceUnavailable);
 }
@@ -57,13 +59,13 @@ async fn a_certificate_for_another_host_is_refused() {
 #[tokio::test]
 async fn client_certificates_are_shown_when_the_server_asks() {
     let server = RedisServer::start(Server::new().tls_with_client_certs());
-    let url = format!("{}?ca={}", server.tls_url(), server.ca_path().display());
+    let url = format!("{}?tls_ca={}", server.tls_url(), server.ca_path().display());
 
     let without = failure(&url).await;
     assert_eq!(without.code(), ErrorCode::ServiceUnavailable, "{without}");
 
     let (cert, secret) = (server.client_cert_path().display(), server.client_key_path().display());
-    cycle(&RedisBackend::connect(&format!("{url}&cert={cert}&key={secret}")).await.unwrap()).await;
+    cycle(&RedisBackend::connect(&format!("{url}&tls_cert={cert}&tls_key={secret}")).await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -71,7 +73,7 @@ async fn tls_and_plaintext_never_stand_in_for_each_other() {
     let server = RedisServer::start(Server::new().tls());
     let ca = server.ca_path().display();
 
-    let tls_to_plain = failure(&format!("rediss://localhost:{}/?ca={ca}", server.port())).await;
+    let tls_to_plain = failure(&format!("rediss://localhost:{}/?tls_ca={ca}", server.port())).await;
     assert_eq!(tls_to_plain.code(), ErrorCode::ServiceUnavailable, "{tls_to_plain}");
 
     let plain_to_tls = failure(&format!("redis://127.0.0.1:{}/?connect_timeout=1s", server.tls_port())).await;
@@ -80,7 +82,7 @@ async fn tls_and_plaintext_never_stand_in_for_each_other() {
 
 #[tokio::test]
 async fn certificate_files_are_read_at_once_and_not_at_the_first_lock() {
-    for query in ["ca=/nonexistent.pem", "ca=/etc/hostname", "cert=/nonexistent&key=/nonexistent"] {
+    for query in ["tls_ca=/nonexistent.pem", "tls_ca=/etc/hostname", "tls_cert=/nonexistent&tls_key=/nonexistent"] {
         let error = failure(&format!("rediss://127.0.0.1:1/?{query}")).await;
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{query}");
     }
@@ -276,7 +278,7 @@ async fn a_connection_that_was_brought_along_carries_locks() {
     let server = RedisServer::start(Server::new());
     let client = redis::Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
-    let backend = RedisBackend::from_connection(connection, &RedisBackend::builder().prefix("mine")).unwrap();
+    let backend = RedisBackend::from_connection(connection, &RedisBuilder::default().prefix("mine")).unwrap();
 
     cycle(&backend).await;
     server.command(&["SCRIPT", "FLUSH"]);
@@ -314,4 +316,40 @@ async fn the_health_report_names_what_can_lose_a_fence() {
 
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     assert_eq!(status(&backend.health().await, "role"), HealthStatus::Fail);
+}
+
+#[tokio::test]
+async fn an_address_needs_no_url_and_no_form_of_a_backend_shows_a_password() {
+    fn is_handy<T: Clone + std::fmt::Debug + Send + Sync>(value: &T) -> String {
+        format!("{value:?} {value:#?}")
+    }
+    let server = RedisServer::start(Server::new().password("canary").unix_socket());
+    let builder = RedisBackend::builder(("127.0.0.1", server.port())).password("canary").prefix("app").db(1);
+    let backend = builder.clone().connect().await.unwrap();
+    cycle(&backend).await;
+    assert!(!is_handy(&builder).contains("canary"));
+    assert!(!is_handy(&backend).contains("canary"));
+
+    let url = server.unix_url();
+    let path = url.strip_prefix("redis+unix://").unwrap().split('?').next().unwrap().to_owned();
+    cycle(&RedisBackend::builder(RedisAddress::unix_socket(path)).password("canary").connect().await.unwrap()).await;
+
+    for wrong in [
+        RedisBackend::builder(RedisAddress::cluster::<String>([])),
+        RedisBackend::builder(RedisAddress::cluster([("h", 1)])).db(1),
+        RedisBackend::builder(RedisAddress::sentinel::<String>([], "m")),
+        RedisBackend::builder(("h", 1)).timeout(Duration::ZERO),
+        RedisBackend::builder(("h", 1)).prefix("p".repeat(228)),
+    ] {
+        assert_eq!(wrong.connect().await.unwrap_err().code(), ErrorCode::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn tls_is_set_without_a_url() {
+    let server = RedisServer::start(Server::new().tls_with_client_certs());
+    let builder = RedisBackend::builder(("localhost", server.tls_port()))
+        .tls_ca(server.ca_path())
+        .tls_client(server.client_cert_path(), server.client_key_path());
+    cycle(&builder.connect().await.unwrap()).await;
 }

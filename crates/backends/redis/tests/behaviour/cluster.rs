@@ -12,7 +12,7 @@ use syncguard_testkit::redis::cluster::slot_of;
 use syncguard_testkit::{RedisCluster, redis_cluster_url};
 
 async fn client(url: &str, prefix: &str) -> RedisBackend {
-    RedisBackend::open(RedisBuilder::from_url(url).unwrap().prefix(prefix)).await.unwrap()
+    RedisBuilder::from_url(url).unwrap().prefix(prefix).connect().await.unwrap()
 }
 
 /// The slot of a key's lock under an untagged prefix.

@@ -82,7 +82,7 @@ impl Contest {
         let options = RedisBuilder::from_url(url).unwrap().timeout(Duration::from_secs(2));
         let mut workers = Vec::new();
         for number in 0..8 {
-            let backend = RedisBackend::open(options.clone()).await.unwrap();
+            let backend = options.clone().connect().await.unwrap();
             workers.push(tokio::spawn(contest.clone().worker(backend, number)));
         }
         for round in 0..rounds {

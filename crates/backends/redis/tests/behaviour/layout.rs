@@ -23,7 +23,7 @@ impl Place {
         let (url, prefix) = (redis_url(), fresh_prefix());
         let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1.parse().unwrap();
         let options = RedisBuilder::from_url(&url).unwrap().prefix(prefix.as_str());
-        Self { backend: RedisBackend::open(change(options)).await.unwrap(), prefix, port }
+        Self { backend: change(options).connect().await.unwrap(), prefix, port }
     }
 
     fn run(&self, words: &[&str]) -> Reply {
@@ -430,7 +430,7 @@ async fn a_lock_costs_less_than_a_kilobyte() {
 
 #[tokio::test]
 async fn a_clock_floored_fence_survives_the_loss_of_its_counter() {
-    let place = Place::with(|options| options.fence_floor_clock(true)).await;
+    let place = Place::with(|options| options.fence_floor(true)).await;
     let before = server_time(&place);
     let first = take(&place.backend, &key("k")).await;
     assert!(i64::try_from(first.fence.get()).unwrap() >= before);

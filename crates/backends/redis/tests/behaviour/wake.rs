@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_mins(1);
 
 async fn two_clients(url: &str) -> (RedisBackend, RedisBackend) {
     let options = RedisBuilder::from_url(url).unwrap().prefix(fresh_prefix());
-    (RedisBackend::open(options.clone()).await.unwrap(), RedisBackend::open(options).await.unwrap())
+    (options.clone().connect().await.unwrap(), options.connect().await.unwrap())
 }
 
 fn subscriptions(server: &RedisServer) -> usize {
@@ -64,7 +64,7 @@ async fn a_release_of_another_key_wakes_nobody() {
 #[tokio::test]
 async fn a_thousand_waiters_share_one_connection_and_leave_no_subscription_behind() {
     let server = RedisServer::start(Server::new());
-    let backend = RedisBackend::open(RedisBuilder::from_url(&server.url()).unwrap()).await.unwrap();
+    let backend = RedisBuilder::from_url(&server.url()).unwrap().connect().await.unwrap();
     let keys: Vec<_> = (0..100).map(|number| key(&format!("k{number}"))).collect();
     let mut hints = Vec::new();
     for round in 0..1000 {
@@ -195,4 +195,29 @@ async fn contention_tells_when_the_lock_can_be_taken_over() {
 
     let free_in = contention.free_in.unwrap();
     assert!((Duration::from_secs(3)..=Duration::from_secs(6)).contains(&free_in), "{free_in:?}");
+}
+
+#[test]
+fn a_backend_made_in_a_runtime_that_ended_works_and_wakes_in_the_next() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = RedisServer::start(Server::new());
+    let first = runtime();
+    let (backend, held) = first.block_on(async {
+        let backend = RedisBackend::connect(&server.url()).await.unwrap();
+        let hint = backend.subscribe(&key("k")).await;
+        assert!(hint.is_live());
+        let held = take(&backend, &key("k")).await;
+        (backend, held)
+    });
+    drop(first);
+
+    for _ in 0..3 {
+        runtime().block_on(async {
+            assert!(backend.extend(&held.id, Ttl::DEFAULT).await.unwrap().is_extended());
+            let hint = backend.subscribe(&key("other")).await;
+            let other = take(&backend, &key("other")).await;
+            assert!(backend.release(&other.id).await.unwrap().is_released());
+            timeout(SOON, hint.woken()).await.expect("the release is heard");
+        });
+    }
 }
