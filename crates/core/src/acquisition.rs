@@ -7,21 +7,20 @@
 //! Waiting follows the schedule of `retry`. A wake hint, or the known end of the holder's lease, leads to an extra
 //! attempt that consumes no retry and does not move the schedule.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::any::{OwnedRequest, PendingAcquire};
+use crate::any::OwnedRequest;
 use crate::belief::Granted;
 use crate::handle::NewHold;
+use crate::in_flight::InFlight;
 use crate::plan::Plan;
-use crate::shared::{Measure, Shared};
-use crate::telemetry::Operation;
+use crate::shared::Shared;
 use crate::{
     AcquireOutcome, BootTime, Contention, ErrorCode, FenceToken, Guard, Lease, LockBackend, LockError, LockHandle,
     LockId, Locker, Result, WakeHint, reaper, trace,
@@ -204,7 +203,13 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
         self.attempts = self.attempts.saturating_add(1);
         self.leave_a_hopeless_id();
         let sent = self.unknown_since.unwrap_or_else(|| self.shared.clock.boot());
-        let call = InFlight::start(self, sent);
+        let request = OwnedRequest {
+            key: self.plan.key.clone(),
+            lock_id: self.lock_id.clone(),
+            ttl: self.plan.ttl,
+            label: self.plan.label.clone(),
+        };
+        let call = InFlight::start(self.shared, self.runtime.as_ref(), request, sent, self.unknown_since.is_some());
         let outcome = match wall {
             None => call.await,
             Some(wall) => match timeout_at(wall, call).await {
@@ -333,63 +338,6 @@ fn after(sleep: Duration) -> Instant {
 impl<F: FenceToken> Drop for Acquisition<'_, F> {
     fn drop(&mut self) {
         self.reap();
-    }
-}
-
-/// An acquire on the wire. Dropped before its answer it goes on in the background, and what it got is given back.
-struct InFlight<F: FenceToken> {
-    call: Option<PendingAcquire<F>>,
-    measure: Option<Measure>,
-    shared: Arc<Shared<F>>,
-    runtime: Option<Handle>,
-    lock_id: LockId,
-    lease_end: BootTime,
-    /// Whether an earlier request under this id has an unknown outcome. Then no answer to this one settles the id.
-    was_unknown: bool,
-}
-
-impl<F: FenceToken> InFlight<F> {
-    fn start(acquisition: &Acquisition<'_, F>, sent: BootTime) -> Self {
-        let Acquisition { shared, plan, lock_id, .. } = acquisition;
-        let request =
-            OwnedRequest { key: plan.key.clone(), lock_id: lock_id.clone(), ttl: plan.ttl, label: plan.label.clone() };
-        Self {
-            call: Some(shared.backend.acquire_owned(request)),
-            measure: Some(shared.measure(Operation::Acquire)),
-            shared: (*shared).clone(),
-            runtime: acquisition.runtime.clone(),
-            lock_id: lock_id.clone(),
-            lease_end: sent + plan.ttl.duration(),
-            was_unknown: acquisition.unknown_since.is_some(),
-        }
-    }
-}
-
-impl<F: FenceToken> Future for InFlight<F> {
-    type Output = Result<AcquireOutcome<F>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = self.call.as_mut().expect("an answered call is not polled again");
-        let outcome = std::task::ready!(call.as_mut().poll(context));
-        self.call = None;
-        if let Some(measure) = self.measure.take() {
-            measure.end(outcome.as_ref().map(|outcome| matches!(outcome, AcquireOutcome::Acquired(_))));
-        }
-        Poll::Ready(outcome)
-    }
-}
-
-impl<F: FenceToken> Drop for InFlight<F> {
-    fn drop(&mut self) {
-        if let Some(call) = self.call.take() {
-            let abandoned = reaper::Abandoned {
-                call,
-                lock_id: self.lock_id.clone(),
-                lease_end: self.lease_end,
-                was_unknown: self.was_unknown,
-            };
-            reaper::finish_and_undo(&self.shared, self.runtime.as_ref(), abandoned);
-        }
     }
 }
 

@@ -56,6 +56,8 @@ mod any;
 mod backend;
 mod background;
 mod belief;
+#[cfg(any(feature = "postgres-types", feature = "sqlx"))]
+mod column;
 pub mod election;
 mod error;
 mod fence;
@@ -64,6 +66,7 @@ mod handle;
 mod hash;
 pub mod health;
 mod heartbeat;
+mod in_flight;
 mod info;
 mod key;
 pub mod listener;
