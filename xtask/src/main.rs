@@ -57,6 +57,7 @@ enum Subject {
     Redis,
     Postgres,
     Firestore,
+    Fenced,
 }
 
 impl Subject {
@@ -67,6 +68,7 @@ impl Subject {
             Subject::Redis => ("syncguard-redis", "redis"),
             Subject::Postgres => ("syncguard-postgres", "postgres"),
             Subject::Firestore => ("syncguard-firestore", "firestore"),
+            Subject::Fenced => ("syncguard-fenced", "fenced"),
         }
     }
 }
@@ -93,8 +95,12 @@ fn run(task: Task) -> Result<ExitCode> {
 fn bench(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
     setup::run()?;
     let (package, bench) = subject.package_and_bench();
-    let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench, "--"]);
-    let status = command.args(arguments).status().context("cannot run cargo bench")?;
+    let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench]);
+    if matches!(subject, Subject::Fenced) {
+        // Every guard is behind a feature, and it measures most of them.
+        command.arg("--all-features");
+    }
+    let status = command.arg("--").args(arguments).status().context("cannot run cargo bench")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -62,3 +62,7 @@ pub use syncguard_postgres as postgres;
 /// Firestore.
 #[cfg(feature = "firestore")]
 pub use syncguard_firestore as firestore;
+
+/// Guards for what a lock protects: databases, files, services and objects that refuse a stale holder.
+#[cfg(feature = "fenced")]
+pub use syncguard_fenced as fenced;

@@ -1,0 +1,16 @@
+//! The tests of all guards, against the real thing. One program: it is linked once, and it is its own worker (see
+//! `support::children`).
+#![allow(clippy::unwrap_used)]
+
+mod http;
+mod impostors;
+mod kills;
+mod object;
+mod paused;
+mod postgres;
+mod recipes;
+mod redis;
+mod run;
+mod sqlite;
+mod suite;
+mod support;

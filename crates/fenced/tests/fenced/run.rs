@@ -1,0 +1,121 @@
+//! Does `run_fenced` commit under the lock's own fence, and nothing else?
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+use syncguard_core::{ErrorCode, Fence, Key, Locker, MemoryBackend};
+use syncguard_fenced::{FenceError, RunFenced, postgres, sqlite};
+
+fn database() -> Connection {
+    let db = Connection::open_in_memory().unwrap();
+    db.execute_batch("CREATE TABLE ledger (balance INTEGER)").unwrap();
+    sqlite::install(&db).unwrap();
+    db
+}
+
+fn rows(db: &Connection) -> i64 {
+    db.query_row("SELECT count(*) FROM ledger", [], |row| row.get(0)).unwrap()
+}
+
+fn insert(tx: &rusqlite::Transaction<'_>) {
+    tx.execute(INSERT, []).unwrap();
+}
+
+#[tokio::test]
+async fn the_work_is_committed_under_the_fence_of_its_lock() {
+    let locker = Locker::new(MemoryBackend::new());
+    let mut db = database();
+    for _ in 0..3 {
+        let work = async |tx: &mut rusqlite::Transaction<'_>| {
+            insert(tx);
+            Ok::<_, FenceError>("done")
+        };
+        assert_eq!(locker.lock("ledger").run_fenced(&mut db, work).await.unwrap(), "done");
+    }
+    assert_eq!(rows(&db), 3);
+    let stale = sqlite::begin(&mut db, &Key::new("ledger").unwrap(), Fence::new(2).unwrap()).unwrap_err().stale();
+    assert_eq!(stale.unwrap().seen, Fence::new(3).unwrap());
+    assert!(!locker.is_locked("ledger").await.unwrap());
+}
+
+#[derive(Debug)]
+enum Mine {
+    Fence(FenceError),
+    Poor,
+}
+
+impl From<FenceError> for Mine {
+    fn from(error: FenceError) -> Self {
+        Self::Fence(error)
+    }
+}
+
+#[tokio::test]
+async fn work_that_fails_leaves_nothing_behind() {
+    let locker = Locker::new(MemoryBackend::new());
+    let mut db = database();
+
+    let work = async |tx: &mut rusqlite::Transaction<'_>| {
+        insert(tx);
+        Err::<(), _>(Mine::Poor)
+    };
+    let error = locker.lock("ledger").run_fenced(&mut db, work).await.unwrap_err();
+
+    assert!(matches!(error, Mine::Poor));
+    assert_eq!(rows(&db), 0);
+    assert!(!locker.is_locked("ledger").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_stale_lock_does_not_begin_the_work() {
+    let locker = Locker::new(MemoryBackend::new());
+    let mut db = database();
+    sqlite::begin(&mut db, &Key::new("ledger").unwrap(), Fence::MAX).unwrap().commit().unwrap();
+
+    let work = async |_: &mut rusqlite::Transaction<'_>| -> Result<(), Mine> { panic!("the work began") };
+    let error = locker.lock("ledger").run_fenced(&mut db, work).await.unwrap_err();
+
+    let Mine::Fence(error) = error else { panic!("{error:?}") };
+    assert_eq!(error.stale().unwrap().seen, Fence::MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_outlives_its_lease_is_undone() {
+    let locker = Locker::new(MemoryBackend::new());
+    let mut db = database();
+
+    let work = async |tx: &mut rusqlite::Transaction<'_>| {
+        insert(tx);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        Ok::<_, FenceError>(())
+    };
+    let error = locker.lock("ledger").ttl(Duration::from_secs(10)).run_fenced(&mut db, work).await.unwrap_err();
+
+    let FenceError::Failed(failure) = error else { panic!("{error:?}") };
+    assert_eq!(failure.code(), ErrorCode::LockLost);
+    assert_eq!(rows(&db), 0);
+}
+
+const INSERT: &str = "INSERT INTO ledger VALUES (1)";
+
+#[tokio::test]
+async fn both_drivers_of_postgres_are_gates() {
+    let url = syncguard_testkit::fresh_postgres_database();
+    let mut client = crate::support::ledger::connect(&url).await;
+    postgres::install(&client).await.unwrap();
+    client.batch_execute("CREATE TABLE ledger (balance bigint)").await.unwrap();
+    let mut pool = sqlx::PgPool::connect(&url).await.unwrap();
+    let locker = Locker::new(MemoryBackend::new());
+
+    let work =
+        async |tx: &mut tokio_postgres::Transaction<'_>| Ok::<_, FenceError>(tx.execute(INSERT, &[]).await.unwrap());
+    let first = locker.lock("ledger").run_fenced(&mut client, work).await.unwrap();
+    let work = async |tx: &mut sqlx::Transaction<'static, sqlx::Postgres>| {
+        Ok::<_, FenceError>(sqlx::query(INSERT).execute(&mut **tx).await.unwrap().rows_affected())
+    };
+    let second = locker.lock("ledger").run_fenced(&mut pool, work).await.unwrap();
+
+    assert_eq!((first, second), (1, 1));
+    let mark: i64 = client.query_one("SELECT fence FROM syncguard_marks", &[]).await.unwrap().get(0);
+    assert_eq!(mark, 2);
+}
