@@ -96,7 +96,8 @@ pub fn protect(connection: &Connection, table: &str, key: &Key) -> Result<()> {
             .replace("{verb}", verb)
             .replace("{table}", &quoted(table, '"'))
             .replace("{key}", &quoted(key.as_str(), '\''));
-        connection.execute_batch(&sql).map_err(failed)?;
+        // The error's own text would repeat the statement, and with it the key.
+        connection.execute_batch(&sql).map_err(|error| FenceError::Failed(described(&error)))?;
     }
     Ok(())
 }
@@ -208,6 +209,10 @@ impl HighWater for SqliteMarks {
 }
 
 pub(crate) fn failed(error: rusqlite::Error) -> FenceError {
+    FenceError::Failed(described(&error).with_source(error))
+}
+
+fn described(error: &rusqlite::Error) -> LockError {
     use rusqlite::ErrorCode as Sqlite;
     let code = match error.sqlite_error_code() {
         Some(Sqlite::DatabaseBusy | Sqlite::DatabaseLocked) => ErrorCode::NetworkTimeout,
@@ -216,5 +221,5 @@ pub(crate) fn failed(error: rusqlite::Error) -> FenceError {
         Some(Sqlite::Unknown) => ErrorCode::InvalidArgument,
         _ => ErrorCode::ServiceUnavailable,
     };
-    FenceError::Failed(LockError::new(code, "sqlite did not carry out the check of the fence").with_source(error))
+    LockError::new(code, "sqlite did not carry out the check of the fence")
 }

@@ -134,3 +134,12 @@ fn without_its_table_a_check_fails_and_does_not_accept() {
     assert_eq!(failure.code(), ErrorCode::InvalidArgument);
     assert!(!format!("{error:?}").contains("it's a"), "{error:?}");
 }
+
+#[test]
+fn protecting_a_table_that_is_not_there_fails_and_does_not_repeat_the_key() {
+    let db = Connection::open_in_memory().unwrap();
+    let error = sqlite::protect(&db, "absent", &Key::new("canary").unwrap()).unwrap_err();
+    let FenceError::Failed(failure) = &error else { panic!("{error:?}") };
+    assert_eq!(failure.code(), ErrorCode::InvalidArgument);
+    assert!(!format!("{error:?}").contains("canary") && std::error::Error::source(&error).is_none(), "{error:?}");
+}
