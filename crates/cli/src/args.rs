@@ -160,6 +160,9 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Check connectivity, rights, schema, durability and clock
     Doctor(DoctorArgs),
+    /// Compare a fence with the highest one seen, for scripts that guard a resource
+    #[command(subcommand)]
+    Fence(crate::commands::fence::FenceCommand),
     /// Print the completions for a shell
     Completions(CompletionsArgs),
     /// Print the SQL that makes the tables of PostgreSQL

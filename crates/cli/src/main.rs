@@ -108,6 +108,7 @@ fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Endi
                 let backend = config::resolve_untouched(global, url_on_command_line, output)?;
                 commands::doctor::doctor(&args, &backend, output).await.map(Ending::Code)
             }
+            Command::Fence(command) => commands::fence::fence(command, output).await.map(Ending::Code),
             Command::Completions(args) => Ok(Ending::Code(commands::documents::completions(&args, output))),
             Command::Schema(args) => commands::schema::schema(&args, output).map(Ending::Code),
             Command::Man(args) => commands::documents::man(&args, output).map(Ending::Code),

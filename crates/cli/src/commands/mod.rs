@@ -5,6 +5,7 @@ pub(crate) mod acquire;
 pub(crate) mod doctor;
 pub(crate) mod documents;
 pub(crate) mod extend;
+pub(crate) mod fence;
 pub(crate) mod release;
 pub(crate) mod schema;
 pub(crate) mod status;
