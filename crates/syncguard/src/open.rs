@@ -58,16 +58,17 @@ pub async fn connect(url: &str) -> Result<Locker> {
 /// # Cancel safety
 /// Dropping the future abandons the opening; nothing is locked by it.
 pub async fn open(url: &str) -> Result<AnyBackend> {
+    // Boxed: opening happens once, and its state, TLS and all, would otherwise make every caller's future kilobytes large.
     match Scheme::of(url)? {
         Scheme::Memory => memory(url),
         #[cfg(feature = "sqlite")]
-        Scheme::Sqlite => Ok(AnyBackend::new(syncguard_sqlite::SqliteBackend::connect(url).await?)),
+        Scheme::Sqlite => Ok(AnyBackend::new(Box::pin(syncguard_sqlite::SqliteBackend::connect(url)).await?)),
         #[cfg(feature = "redis")]
-        Scheme::Redis => Ok(AnyBackend::new(syncguard_redis::RedisBackend::connect(url).await?)),
+        Scheme::Redis => Ok(AnyBackend::new(Box::pin(syncguard_redis::RedisBackend::connect(url)).await?)),
         #[cfg(feature = "postgres")]
-        Scheme::Postgres => Ok(AnyBackend::new(syncguard_postgres::PostgresBackend::connect(url).await?)),
+        Scheme::Postgres => Ok(AnyBackend::new(Box::pin(syncguard_postgres::PostgresBackend::connect(url)).await?)),
         #[cfg(feature = "firestore")]
-        Scheme::Firestore => Ok(AnyBackend::new(syncguard_firestore::FirestoreBackend::connect(url).await?)),
+        Scheme::Firestore => Ok(AnyBackend::new(Box::pin(syncguard_firestore::FirestoreBackend::connect(url)).await?)),
         #[allow(unreachable_patterns, reason = "reachable while a backend's feature is off")]
         scheme => Err(not_compiled_in(scheme)),
     }
