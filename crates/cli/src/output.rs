@@ -73,7 +73,7 @@ impl Output {
     /// Says something that only `-v` shows.
     pub(crate) fn detail(self, text: &str) {
         if self.verbose > 0 && !self.json {
-            self.stderr(text);
+            self.stderr_within(text, PATIENCE_WHEN_ASKED);
         }
     }
 
@@ -137,7 +137,11 @@ impl Output {
     }
 
     pub(crate) fn stderr(self, text: &str) {
-        if !is_read_within(PATIENCE) {
+        self.stderr_within(text, PATIENCE);
+    }
+
+    fn stderr_within(self, text: &str, patience: Duration) {
+        if !is_read_within(patience) {
             return;
         }
         let mut stderr = AutoStream::new(std::io::stderr(), self.color);
@@ -156,7 +160,9 @@ fn was_closed(stream: impl std::os::fd::AsFd) -> bool {
 }
 
 /// How long a reader who reads nothing may hold us up where nothing is at stake.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The same for whoever asked for every line.
+const PATIENCE_WHEN_ASKED: Duration = Duration::from_secs(30);
 
 /// Whether stderr takes a line now or soon: a full pipe or a stopped terminal does not.
 fn is_read_within(limit: Duration) -> bool {
