@@ -94,6 +94,7 @@ impl RedisBackend {
             careful,
             fence_floor: options.fence_floor,
             cleanup_in_is_locked: options.cleanup_in_is_locked,
+            is_cleaning: AtomicBool::new(false),
             own_locks: OwnLocks::default(),
             listener: listens.then(|| Listener::new(Channels(router.clone()))),
             publish: AtomicBool::new(options.wake),

@@ -34,6 +34,8 @@ pub(crate) struct Operations {
     pub(crate) careful: Option<(Router, WaitReplicas)>,
     pub(crate) fence_floor: bool,
     pub(crate) cleanup_in_is_locked: bool,
+    /// Whether a look has started a removal that has not ended: one at a time, however many look.
+    pub(crate) is_cleaning: AtomicBool,
     pub(crate) own_locks: OwnLocks,
     pub(crate) listener: Option<Listener>,
     pub(crate) publish: AtomicBool,

@@ -4,6 +4,7 @@
 //! it. The script looks again before it deletes; counters are not among its keys.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -27,13 +28,27 @@ async fn one(operations: &Operations, name: &str, stored: &Stored) -> Result<boo
     reply::purged(&answer.map_err(CallError::into_lock_error)?)
 }
 
-/// For `is_locked`: whatever happens here never changes its answer.
+/// For `is_locked`: whatever happens here never changes its answer or keeps it waiting, and one removal runs at a time.
 pub(crate) fn in_background(operations: Arc<Operations>, name: String, stored: Stored) {
+    if operations.is_cleaning.swap(true, Ordering::AcqRel) {
+        return;
+    }
     tokio::spawn(async move {
+        // Also when the runtime ends midway: the next look must be able to start one.
+        let _turn = Turn(&operations.is_cleaning);
         if let Err(error) = one(&operations, &name, &stored).await {
             tracing::debug!(target: "syncguard", code = %error.code(), "cleanup failed");
         }
     });
+}
+
+/// Gives the turn back when it is dropped.
+struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// Looks at every lock under the prefix, on every server.
