@@ -1,7 +1,7 @@
 //! How does a task call cargo from inside cargo?
 //!
-//! `cargo run` describes the xtask package to it in the environment. Build scripts that watch those variables would be run again by
-//! every inner cargo, so the inner ones get a clean environment.
+//! `cargo run` describes the xtask package to it in the environment. Build scripts that watch those variables would be
+//! run again by every inner cargo, so the inner ones get a clean environment.
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,7 +15,8 @@ pub(crate) fn command(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) ->
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).current_dir(root());
-    // A cancelled run must not leave tests behind whose servers are gone. The main thread spawns, so it is this process's life.
+    // A cancelled run must not leave tests behind whose servers are gone. The main thread spawns, so it is this
+    // process's life.
     die_with_this_process(&mut command, Signal::TERM);
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();

@@ -1,7 +1,7 @@
 //! Which tests ran, and what did they print?
 //!
-//! Read from the `JUnit` report of nextest. Its writer is one library with one layout (elements in order, attributes in double
-//! quotes), so a scan for its elements is enough; the tests below hold a sample of it.
+//! Read from the `JUnit` report of nextest. Its writer is one library with one layout (elements in order, attributes in
+//! double quotes), so a scan for its elements is enough; the tests below hold a sample of it.
 
 /// One test of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]

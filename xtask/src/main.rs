@@ -1,7 +1,7 @@
 //! The project's own commands: what a contributor types instead of remembering ten.
 //!
-//! [`mod@test`] is the one that must be green before a change lands; `.ci/run` calls exactly that. [`setup`] brings the programs the
-//! tests need. The servers themselves come from `syncguard-testkit`.
+//! [`mod@test`] is the one that must be green before a change lands; `.ci/run` calls exactly that. [`setup`] brings the
+//! programs the tests need. The servers themselves come from `syncguard-testkit`.
 
 mod cargo;
 mod junit;

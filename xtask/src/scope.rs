@@ -1,7 +1,7 @@
 //! Which packages does a step cover?
 //!
-//! The workspace, or the packages that were named. cargo spells the two differently for formatting and for the rest, and calls it an
-//! error to ask for the doctests of packages that have no library.
+//! The workspace, or the packages that were named. cargo spells the two differently for formatting and for the rest,
+//! and calls it an error to ask for the doctests of packages that have no library.
 
 use std::path::PathBuf;
 

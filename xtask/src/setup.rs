@@ -1,7 +1,7 @@
 //! What do the tests need that is not here yet?
 //!
-//! On Debian as root, the packages are installed; otherwise the one line to run is printed and the task fails. The services those
-//! packages bring are not started: tests start their own servers and never touch one of the machine.
+//! On Debian as root, the packages are installed; otherwise the one line to run is printed and the task fails. The
+//! services those packages bring are not started: tests start their own servers and never touch one of the machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -69,7 +69,8 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// While this lives, an installed package starts no service. A policy that exists already is the machine's own and stays.
+/// While this lives, an installed package starts no service. A policy that exists already is the machine's own and
+/// stays.
 struct KeepServicesStopped {
     made: bool,
 }

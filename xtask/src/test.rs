@@ -1,7 +1,7 @@
 //! Is the change ready to land?
 //!
-//! Every step runs even if one before it failed, so that one run shows everything; the closing lines name what failed. All steps
-//! build with the same features, so that nothing is compiled twice.
+//! Every step runs even if one before it failed, so that one run shows everything; the closing lines name what failed.
+//! All steps build with the same features, so that nothing is compiled twice.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -80,8 +80,8 @@ impl Steps {
         Ok(junit::parse(&text))
     }
 
-    /// Proves that the simulation can fail: with a mistake planted it must turn red. In a folder of its own, because the cfg
-    /// would otherwise have everything built twice.
+    /// Proves that the simulation can fail: with a mistake planted it must turn red. In a folder of its own, because
+    /// the cfg would otherwise have everything built twice.
     fn seeded_bugs(&mut self) -> Result<()> {
         if !self.scope.includes("syncguard-core") {
             return Ok(());

@@ -1,7 +1,8 @@
 //! What may be typed?
 //!
-//! One struct per command; flags that every command has are in [`Global`], those of taking a lock in [`Taking`]. What clap cannot
-//! say (a key is 1 to 512 bytes, `--kill-after` fits into the lease) is checked in [`crate::values`] and by the commands.
+//! One struct per command; flags that every command has are in [`Global`], those of taking a lock in [`Taking`]. What
+//! clap cannot say (a key is 1 to 512 bytes, `--kill-after` fits into the lease) is checked in [`crate::values`] and by
+//! the commands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! Which backend is meant?
 //!
-//! `--url`, `SYNCGUARD_URL`, `--url-file`, the user's config file, the machine's, and at last the embedded store of this
-//! user. Never a file of the current directory: a checkout must not decide where its deployment locks. Whatever could
-//! send two hosts to two different stores without anybody noticing (an empty variable, a misspelt one, two answers at once) is
-//! refused instead of guessed.
+//! `--url`, `SYNCGUARD_URL`, `--url-file`, the user's config file, the machine's, and at last the embedded store of
+//! this user. Never a file of the current directory: a checkout must not decide where its deployment locks. Whatever
+//! could send two hosts to two different stores without anybody noticing (an empty variable, a misspelt one, two
+//! answers at once) is refused instead of guessed.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! With which code does the command end, and what does it say then?
 //!
-//! Codes are those of `sysexits.h` where one fits, because cron, systemd and shells already treat them as such. Every failure
-//! passes through [`Failure`], so that the human form, the JSON form and the code cannot disagree.
+//! Codes are those of `sysexits.h` where one fits, because cron, systemd and shells already treat them as such. Every
+//! failure passes through [`Failure`], so that the human form, the JSON form and the code cannot disagree.
 
 use std::error::Error;
 
@@ -88,7 +88,8 @@ impl Failure {
         self
     }
 
-    /// Ends by INT if that is what came: whoever typed it means the whole script. Others end with a code, as documented.
+    /// Ends by INT if that is what came: whoever typed it means the whole script. Others end with a code, as
+    /// documented.
     pub(crate) fn dying_from(mut self, signal: Signal) -> Self {
         self.signal = Some(signal).filter(|signal| *signal == Signal::INT);
         self

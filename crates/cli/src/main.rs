@@ -1,7 +1,7 @@
 //! How does a lock get around a command?
 //!
-//! `syncguard run KEY -- COMMAND` takes a lock, runs the command while it is held and renewed, stops the command if the lock
-//! is lost, and gives the lock back. [`run`] is that story; the other commands are in [`commands`]. Codes are in
+//! `syncguard run KEY -- COMMAND` takes a lock, runs the command while it is held and renewed, stops the command if the
+//! lock is lost, and gives the lock back. [`run`] is that story; the other commands are in [`commands`]. Codes are in
 //! [`exit`], words in [`messages`], the choice of a backend in [`config`].
 
 #[cfg(not(target_os = "linux"))]

@@ -1,7 +1,7 @@
 //! What happened, who, since, until, what to do?
 //!
-//! The texts that people meet at three in the morning, in one place and tested word by word. Times of a holder are on the
-//! backend's clock, so a skewed clock of the reader cannot make them lie.
+//! The texts that people meet at three in the morning, in one place and tested word by word. Times of a holder are on
+//! the backend's clock, so a skewed clock of the reader cannot make them lie.
 
 use std::time::{Duration, UNIX_EPOCH};
 

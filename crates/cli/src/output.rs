@@ -1,7 +1,8 @@
 //! How does anything reach the reader?
 //!
-//! stdout carries data (or the child's own output), stderr everything of ours. Writing never panics: a reader that went away
-//! (`| head`) is no reason to leave a lock behind. Keys and labels are user input, so [`escape`] stands between them and a terminal.
+//! stdout carries data (or the child's own output), stderr everything of ours. Writing never panics: a reader that went
+//! away (`| head`) is no reason to leave a lock behind. Keys and labels are user input, so [`escape`] stands between
+//! them and a terminal.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -105,7 +106,8 @@ impl Output {
         self.stderr(&render(failure));
     }
 
-    /// As [`failure`](Self::failure), unless that would mean to wait for a reader: while a lock is held there is no time for it.
+    /// As [`failure`](Self::failure), unless that would mean to wait for a reader: while a lock is held there is no
+    /// time for it.
     pub(crate) fn failure_if_heard(self, failure: &Failure) {
         if is_read_within(Duration::ZERO) {
             self.failure(failure);
@@ -218,7 +220,8 @@ fn failure_object(failure: &Failure) -> FailureObject<'_> {
 }
 
 fn with_schema(fields: &impl Serialize) -> String {
-    // What is serialised here are our own structs of plain fields: it cannot fail, and a message about it would help nobody.
+    // What is serialised here are our own structs of plain fields: it cannot fail, and a message about it would help
+    // nobody.
     let body = serde_json::to_string(fields).unwrap_or_default();
     match body.strip_prefix('{') {
         Some("}") | None => "{\"schema\":1}".to_owned(),
@@ -267,8 +270,8 @@ pub(crate) fn shell_quote(text: &str) -> String {
     if plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// A key as it can be typed into a command of ours: what a terminal would obey is written in the shell's escapes (`$'…'`), and
-/// what looks like a flag stands behind `--`.
+/// A key as it can be typed into a command of ours: what a terminal would obey is written in the shell's escapes
+/// (`$'…'`), and what looks like a flag stands behind `--`.
 pub(crate) fn typed(key: &str) -> String {
     let is_visible = !key.chars().any(|character| character.is_control() || is_invisible(character));
     let word = if is_visible { shell_quote(key) } else { escaped_word(key) };

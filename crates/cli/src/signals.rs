@@ -1,8 +1,8 @@
 //! Which signals reach us, and which of them mean "stop"?
 //!
-//! They are blocked before anything is acquired, so that none can end the process with a lock in its hands, and read from a
-//! file, which also tells whether the terminal sent them or another process did. A signal that was ignored when we
-//! started stays ignored, for us and for the child: that is what `nohup` and a shell's background jobs ask for.
+//! They are blocked before anything is acquired, so that none can end the process with a lock in its hands, and read
+//! from a file, which also tells whether the terminal sent them or another process did. A signal that was ignored when
+//! we started stays ignored, for us and for the child: that is what `nohup` and a shell's background jobs ask for.
 
 use std::os::fd::OwnedFd;
 

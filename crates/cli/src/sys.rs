@@ -78,7 +78,8 @@ impl Mask {
 /// A file whose readability the runtime can wait for.
 pub(crate) fn awaited(file: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     #[allow(unsafe_code, reason = "the runtime wants to be promised that the file stays the same one")]
-    // SAFETY: the file is owned by the value that is registered, and nothing closes or replaces it before that is dropped.
+    // SAFETY: the file is owned by the value that is registered, and nothing closes or replaces it before that is
+    // dropped.
     unsafe {
         Ok(AsyncFd::register_with_interest(file, Interest::READABLE)?)
     }

@@ -1,8 +1,8 @@
 //! How is a lock waited for, in sight of the person who waits?
 //!
 //! One try first, since most locks are free and then nothing is printed (cron mails any output). If it is held, a view
-//! of the holder runs beside the wait: a spinner on a terminal, a line at once and then every 30 seconds in a log. A signal to
-//! stop ends the wait and leaves no lock behind.
+//! of the holder runs beside the wait: a spinner on a terminal, a line at once and then every 30 seconds in a log. A
+//! signal to stop ends the wait and leaves no lock behind.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -212,7 +212,8 @@ fn remaining(wait: Wait, started: BootTime) -> Option<Duration> {
     }
 }
 
-/// Looks at the holder, and remembers whether the lease moved since the last look. A failure to look is no failure to wait.
+/// Looks at the holder, and remembers whether the lease moved since the last look. A failure to look is no failure to
+/// wait.
 async fn look(locker: &Locker, key: &Key, before: Option<&Holder>) -> Option<Holder> {
     let look = tokio::time::timeout(Duration::from_secs(2), locker.inspect(key.as_str()));
     let info = look.await.ok()?.ok()??;

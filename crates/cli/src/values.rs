@@ -1,6 +1,7 @@
 //! Is this value one we can act on?
 //!
-//! Parsers of single arguments. Each refusal says what was expected; clap adds the flag's name, and the exit code is 64.
+//! Parsers of single arguments. Each refusal says what was expected; clap adds the flag's name, and the exit code is
+//! 64.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;

@@ -29,7 +29,8 @@ fn break_store(lab: &Lab) -> PathBuf {
     away
 }
 
-/// Waits until the group is gone. That it happens before somebody else can have the lock is shown beside trees of all kinds.
+/// Waits until the group is gone. That it happens before somebody else can have the lock is shown beside trees of all
+/// kinds.
 fn wait_until_gone(group: Pid) {
     until("the group is gone", || members(group).is_empty());
 }

@@ -1,8 +1,8 @@
 //! Is what the documentation shows what people will see?
 //!
-//! Every `console` block of `README.md` and `docs/*.md` is run by a shell against the real command, in the order of the page, in a
-//! directory of its own. What differs from run to run (times, durations, process numbers, hashes, lock ids) is masked on
-//! both sides, so that the page can show whole and honest lines. Fences and exit codes are not masked.
+//! Every `console` block of `README.md` and `docs/*.md` is run by a shell against the real command, in the order of the
+//! page, in a directory of its own. What differs from run to run (times, durations, process numbers, hashes, lock ids)
+//! is masked on both sides, so that the page can show whole and honest lines. Fences and exit codes are not masked.
 //!
 //! The pages of single backends need their servers and are not run here.
 

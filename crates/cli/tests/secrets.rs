@@ -1,7 +1,7 @@
 //! Does any secret appear where others read?
 //!
-//! A password, a lock id, and (in logs and JSON) a key, each with a name that occurs nowhere else, through every command at
-//! the highest log level.
+//! A password, a lock id, and (in logs and JSON) a key, each with a name that occurs nowhere else, through every
+//! command at the highest log level.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,8 +1,8 @@
 //! Does anything of the work outlive its lock, whatever the work does to get away?
 //!
-//! One script starts a process of every kind at once: in other groups and sessions, deaf to TERM, orphaned, under an inner
-//! run. Each test is one way of losing the lock, in one surrounding; an outsider then counts who is left, and a second holder counts
-//! at the very moment when it has the lock.
+//! One script starts a process of every kind at once: in other groups and sessions, deaf to TERM, orphaned, under an
+//! inner run. Each test is one way of losing the lock, in one surrounding; an outsider then counts who is left, and a
+//! second holder counts at the very moment when it has the lock.
 
 #![allow(clippy::unwrap_used)]
 
@@ -203,7 +203,8 @@ fn surround(lab: &Lab, url: &str, surrounding: Surrounding, run: &[String], mark
     Outer::Piped(command.spawn().unwrap())
 }
 
-/// One cell for every kind: nobody is left, nobody was alive when the next holder had the lock, nothing was left as a zombie.
+/// One cell for every kind: nobody is left, nobody was alive when the next holder had the lock, nothing was left as a
+/// zombie.
 fn nobody_outlives(surrounding: Surrounding, cause: Cause) {
     if surrounding == Surrounding::Process1 && !can_be_process_1() {
         eprintln!("SKIPPED: this user may not make a process namespace (unshare --pid)");
@@ -301,7 +302,8 @@ fn a_watchdog_that_was_stopped_does_not_keep_the_work_alive() {
     assert_eq!(tree.outer.finish().code, Some(79));
 }
 
-/// Rounds at random: who of {the lock, the command, the watchdog} goes, how, and when. `SYNCGUARD_CAMPAIGN_ROUNDS=1000` for a long one.
+/// Rounds at random: who of {the lock, the command, the watchdog} goes, how, and when. `SYNCGUARD_CAMPAIGN_ROUNDS=1000`
+/// for a long one.
 fn campaign(url: impl Fn(usize) -> Option<String> + Sync) {
     const AT_ONCE: usize = 3;
     let rounds = std::env::var("SYNCGUARD_CAMPAIGN_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);

@@ -1,7 +1,7 @@
 //! Was there ever more than one holder?
 //!
-//! Two witnesses that know nothing of the backend. The [`Witness`] stands at the door while it happens: it sees who is inside.
-//! The [`History`] is checked afterwards: sorted by fence, the holds of a key must follow one another without
+//! Two witnesses that know nothing of the backend. The [`Witness`] stands at the door while it happens: it sees who is
+//! inside. The [`History`] is checked afterwards: sorted by fence, the holds of a key must follow one another without
 //! overlap. Its clock is a counter of this process, so that two events never share a moment, even in paused time.
 
 use std::fmt;

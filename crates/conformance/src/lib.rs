@@ -1,7 +1,7 @@
 //! Is my backend a correct SyncGuard backend?
 //!
-//! Write a [`Harness`] of twenty lines, name it in [`suite!`], and every case of the suite becomes one test of yours. Each case is
-//! a sentence that is true of a correct backend: `a_stranger_can_neither_release_nor_extend`,
+//! Write a [`Harness`] of twenty lines, name it in [`suite!`], and every case of the suite becomes one test of yours.
+//! Each case is a sentence that is true of a correct backend: `a_stranger_can_neither_release_nor_extend`,
 //! `dropping_acquire_at_every_poll_leaves_no_lock_beyond_its_lease`.
 //!
 //! ```no_run
@@ -48,17 +48,18 @@
 //!
 //! # How to read a result
 //!
-//! * **Skips are printed.** A case that needs more than the harness can do (a counter put to its limit, a foreign value) prints
-//!   `SKIPPED <case>: <reason>`. Implement the method of [`Harness`] that it asks for, or leave the line as a fact about your storage.
-//! * **Real time or paused.** Backends on tokio's clock pass time; servers sleep through it, mostly under two seconds a case, so run
-//!   more tests at once than you have cores. A look at a named moment counts only if the *backend's* clock shows that it
-//!   happened there.
+//! * **Skips are printed.** A case that needs more than the harness can do (a counter put to its limit, a foreign
+//!   value) prints `SKIPPED <case>: <reason>`. Implement the method of [`Harness`] that it asks for, or leave the line
+//!   as a fact about your storage.
+//! * **Real time or paused.** Backends on tokio's clock pass time; servers sleep through it, mostly under two seconds a
+//!   case, so run more tests at once than you have cores. A look at a named moment counts only if the *backend's* clock
+//!   shows that it happened there.
 //! * **[`Budget`] says how heavy** the heavy cases are. State it when you publish a result.
 //!
 //! # Why to believe it
 //!
-//! [`impostors`] holds a backend that can be given any of several dozen flaws, each of which fails the case that is named for it. When
-//! you fix a bug in a backend, first add the impostor that has it.
+//! [`impostors`] holds a backend that can be given any of several dozen flaws, each of which fails the case that is
+//! named for it. When you fix a bug in a backend, first add the impostor that has it.
 //!
 //! # For tests of your own
 //!

@@ -18,8 +18,8 @@ pub enum Time {
     Paused,
 }
 
-/// How long a case may take. Real: enough for the heaviest on a slow server beside others. Paused: more than any case passes,
-/// and jumped to at once when nobody has anything left to do.
+/// How long a case may take. Real: enough for the heaviest on a slow server beside others. Paused: more than any case
+/// passes, and jumped to at once when nobody has anything left to do.
 const fn patience(time: Time) -> Duration {
     match time {
         Time::Real => Duration::from_secs(180),

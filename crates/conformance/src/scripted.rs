@@ -1,7 +1,7 @@
 //! How do I test *my* code's answer to a contended, lost or broken lock?
 //!
-//! [`ScriptedBackend`] answers each call with what its script says and writes down what it was asked. Where the script has
-//! ended, or never began, it behaves as a [`MemoryBackend`], so a test scripts only what it is about.
+//! [`ScriptedBackend`] answers each call with what its script says and writes down what it was asked. Where the script
+//! has ended, or never began, it behaves as a [`MemoryBackend`], so a test scripts only what it is about.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! What do the cases have in common?
 //!
-//! Short words for keys, leases and attempts. Everything here panics with what it expected: a case reads as a story, not as
-//! error handling.
+//! Short words for keys, leases and attempts. Everything here panics with what it expected: a case reads as a story,
+//! not as error handling.
 
 use std::time::Duration;
 

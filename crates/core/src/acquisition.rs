@@ -1,8 +1,8 @@
 //! How is a lock got, by somebody who may be cut off at any moment?
 //!
 //! One rule covers lost replies, timeouts and dropped futures. The lock id is made *before* the server hears of it; an
-//! attempt whose outcome is unknown is repeated with the same id, and the backend owns up if it had acted. The guard's deadline then
-//! counts from the **first** send. Whoever leaves with an unknown outcome hands the id to the `reaper`.
+//! attempt whose outcome is unknown is repeated with the same id, and the backend owns up if it had acted. The guard's
+//! deadline then counts from the **first** send. Whoever leaves with an unknown outcome hands the id to the `reaper`.
 //!
 //! Waiting follows the schedule of `retry`. A wake hint, or the known end of the holder's lease, leads to an extra
 //! attempt that consumes no retry and does not move the schedule.
@@ -88,10 +88,11 @@ enum Tried<F: FenceToken> {
 struct Acquisition<'a, F: FenceToken> {
     shared: &'a Arc<Shared<F>>,
     plan: &'a Plan,
-    /// Made before the server hears of it, so that a lost reply can be owned up to. Changed only by [`change_id`](Self::change_id).
+    /// Made before the server hears of it, so that a lost reply can be owned up to. Changed only by
+    /// [`change_id`](Self::change_id).
     lock_id: LockId,
-    /// When the first request left whose outcome nobody knows. While it is `Some`, this id may own the lock, so whoever drops
-    /// this value must hand the id to the reaper. Cleared only by an answer that settles it.
+    /// When the first request left whose outcome nobody knows. While it is `Some`, this id may own the lock, so
+    /// whoever drops this value must hand the id to the reaper. Cleared only by an answer that settles it.
     unknown_since: Option<BootTime>,
     /// When the budget began, on the clock of timers.
     started: Instant,

@@ -30,9 +30,9 @@ pub trait LockBackend: Send + Sync + 'static {
 
     /// Takes the lock if it is free or its lease is over, with the next fence.
     ///
-    /// *Idempotent by lock id*: if this very id holds the lock already (an earlier reply was lost), the answer is the stored
-    /// fence and expiry, unchanged. A fence past its limit is an error *before* anything is written. A contended
-    /// acquire consumes no fence. The backend's clock is read after every wait.
+    /// *Idempotent by lock id*: if this very id holds the lock already (an earlier reply was lost), the answer is the
+    /// stored fence and expiry, unchanged. A fence past its limit is an error *before* anything is written. A
+    /// contended acquire consumes no fence. The backend's clock is read after every wait.
     fn acquire(&self, request: AcquireRequest<'_>) -> impl Future<Output = Result<AcquireOutcome<Self::Fence>>> + Send;
 
     /// Frees the lock of this id if it is alive, atomically with the check of ownership. Wakes waiters.
@@ -54,13 +54,15 @@ pub trait LockBackend: Send + Sync + 'static {
 
     /// Registers interest in a key and returns the hint that it may have become free.
     ///
-    /// Resolves once releases from now on will be noticed. The default never hints: waiters then rely on their schedule.
+    /// Resolves once releases from now on will be noticed. The default never hints: waiters then rely on their
+    /// schedule.
     fn subscribe(&self, key: &Key) -> impl Future<Output = WakeHint> + Send {
         let _ = key;
         async { WakeHint::never() }
     }
 
-    /// Checks what an operator should know: reachability, rights, schema, durability, clock. Never fails: a failure is a line.
+    /// Checks what an operator should know: reachability, rights, schema, durability, clock. Never fails: a failure is
+    /// a line.
     fn health(&self) -> impl Future<Output = HealthReport> + Send {
         async { HealthReport::default() }
     }
@@ -78,8 +80,8 @@ pub trait LockBackend: Send + Sync + 'static {
 
     /// Hears what the client saw beyond single calls: a lock that was lost, a wait that ended without the lock.
     ///
-    /// Decorators such as [`Telemetry`](crate::telemetry::Telemetry) listen here and pass it on; a storage has no reason to. It
-    /// must not block.
+    /// Decorators such as [`Telemetry`](crate::telemetry::Telemetry) listen here and pass it on; a storage has no
+    /// reason to. It must not block.
     fn observe(&self, event: &LockEvent) {
         let _ = event;
     }

@@ -1,7 +1,8 @@
 //! What is still being done that nobody awaits?
 //!
-//! Releases of dropped guards and clean-up after abandoned attempts. A drain waits for what was there when it was called: what
-//! is started later does not keep it, so a drain ends under steady traffic, and any number of drains may run at once.
+//! Releases of dropped guards and clean-up after abandoned attempts. A drain waits for what was there when it was
+//! called: what is started later does not keep it, so a drain ends under steady traffic, and any number of drains may
+//! run at once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

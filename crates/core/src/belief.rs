@@ -1,14 +1,16 @@
 //! For how long may a holder believe that the lock is its own?
 //!
-//! A value without I/O and without a clock of its own: whoever asks brings the time. A lease is believed in until its deadline, which
-//! is the local time of **send** + ttl − a margin, on a clock that counts suspend. So belief ends before the storage frees the lock,
-//! whatever became of replies, timers or the machine's sleep. Loss is for ever, and a release never hides it.
+//! A value without I/O and without a clock of its own: whoever asks brings the time. A lease is believed in until its
+//! deadline, which is the local time of **send** + ttl − a margin, on a clock that counts suspend. So belief ends
+//! before the storage frees the lock, whatever became of replies, timers or the machine's sleep. Loss is for ever, and
+//! a release never hides it.
 
 use std::time::Duration;
 
 use crate::{BootTime, LossReason, Timestamp, Ttl};
 
-/// What a holder believes. Lives behind the mutex of its handle; every change is one method, so no half of one is ever seen.
+/// What a holder believes. Lives behind the mutex of its handle; every change is one method, so no half of one is ever
+/// seen.
 #[derive(Debug)]
 pub(crate) struct Belief {
     /// When belief ends unless a renewal moves it. Only [`renew`](Self::renew) moves it later.
@@ -107,7 +109,8 @@ impl Belief {
         first
     }
 
-    /// A lease of this length may be in force from `sent` on, whether or not its reply arrives: belief never gets longer by it.
+    /// A lease of this length may be in force from `sent` on, whether or not its reply arrives: belief never gets
+    /// longer by it.
     pub(crate) fn may_shorten(&mut self, sent: BootTime, ttl: Ttl) {
         self.deadline = self.deadline.min(deadline(sent, ttl));
     }
@@ -146,7 +149,8 @@ impl Belief {
         self.loss.is_some() || self.release != Release::NotBegun
     }
 
-    /// Whether this lease was cut so that it ends with the longest hold (a part of a millisecond is lost in the cutting).
+    /// Whether this lease was cut so that it ends with the longest hold (a part of a millisecond is lost in the
+    /// cutting).
     fn ends_with_the_hold(&self) -> bool {
         let slack = margin(self.ttl) + Duration::from_millis(1);
         self.hold_until.is_some_and(|until| until.since(self.deadline) <= slack)
@@ -156,8 +160,9 @@ impl Belief {
 impl Granted {
     /// When this lease stops being believed in.
     ///
-    /// A grant may be older than the request that it answers, because it owns up to an earlier one. What is left of it on the
-    /// backend's clock bounds it too, so an earlier failure that was wrongly called certain cannot make a holder believe too long.
+    /// A grant may be older than the request that it answers, because it owns up to an earlier one. What is left of it
+    /// on the backend's clock bounds it too, so an earlier failure that was wrongly called certain cannot make a
+    /// holder believe too long.
     pub(crate) fn deadline(&self) -> BootTime {
         let by_request = deadline(self.sent, self.ttl);
         match self.left.filter(|_| crate::seeded::heeds_the_age()) {

@@ -1,7 +1,7 @@
 //! Who leads?
 //!
-//! Whoever holds the key. Leadership is a kept-alive lock that is waited for without limit; its **term** is the fence, so a resource
-//! can refuse a leader that was deposed and does not know it yet.
+//! Whoever holds the key. Leadership is a kept-alive lock that is waited for without limit; its **term** is the fence,
+//! so a resource can refuse a leader that was deposed and does not know it yet.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -51,11 +51,11 @@ impl<F: FenceToken> Election<F> {
         Ok(Leadership { guard: self.request.clone().acquire().await? })
     }
 
-    /// Leads again and again: runs `work` in each term, drops it when the leadership is lost, and campaigns anew, until the work
-    /// returns by itself.
+    /// Leads again and again: runs `work` in each term, drops it when the leadership is lost, and campaigns anew, until
+    /// the work returns by itself.
     ///
-    /// The work is made anew for each term, so its closure gives every term its own copy of what it moves: `move |lock| { let
-    /// mailer = mailer.clone(); async move { … } }`, or `async |lock| …` with what it borrows.
+    /// The work is made anew for each term, so its closure gives every term its own copy of what it moves: `move |lock|
+    /// { let mailer = mailer.clone(); async move { … } }`, or `async |lock| …` with what it borrows.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign).

@@ -201,8 +201,8 @@ impl LockError {
         self.0.ambiguous
     }
 
-    /// How long the lock stays taken if its holder does nothing, where the failure is contention and the backend told it. Fit for
-    /// a `Retry-After`.
+    /// How long the lock stays taken if its holder does nothing, where the failure is contention and the backend told
+    /// it. Fit for a `Retry-After`.
     pub fn free_in(&self) -> Option<Duration> {
         self.0.free_in
     }

@@ -148,7 +148,8 @@ impl FenceToken for Unfenced {
     }
 }
 
-/// Holds for [`Fence`] alone: methods that need a fence ask for it, so that asking an unfenced backend does not compile.
+/// Holds for [`Fence`] alone: methods that need a fence ask for it, so that asking an unfenced backend does not
+/// compile.
 #[diagnostic::on_unimplemented(
     message = "this backend gives no fences",
     label = "asks for a fence that does not exist",

@@ -1,6 +1,7 @@
 //! Who gives the lock back?
 //!
-//! The guard: it owns the acquisition and releases it, by hand or when it is dropped. What it knows of the lock is in `handle`.
+//! The guard: it owns the acquisition and releases it, by hand or when it is dropped. What it knows of the lock is in
+//! `handle`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,14 +12,14 @@ use crate::{Fence, FenceToken, LockHandle, LockId, ReleaseOutcome, Result, reape
 ///
 /// Everything that can be asked of a held lock is on [`LockHandle`], to which this derefs.
 ///
-/// Bind it to a name: `let _ = request.acquire().await?` drops the guard, and with it the lock, at once, and no compiler
-/// warns of it. `let _guard = …` keeps it to the end of the block.
+/// Bind it to a name: `let _ = request.acquire().await?` drops the guard, and with it the lock, at once, and no
+/// compiler warns of it. `let _guard = …` keeps it to the end of the block.
 ///
 /// # Drop
 /// Dropping a guard starts a bounded release on the runtime that the guard was made on and never blocks or panics;
-/// [`Locker::shutdown`](crate::Locker::shutdown) and [`Locker::drain`](crate::Locker::drain) wait for it. Without a runtime the
-/// lease ends the lock. In a forked child nothing is released: the lock is the parent's. A guard given to [`std::mem::forget`]
-/// with renewal on is renewed until the process ends; use [`Guard::leak`] instead.
+/// [`Locker::shutdown`](crate::Locker::shutdown) and [`Locker::drain`](crate::Locker::drain) wait for it. Without a
+/// runtime the lease ends the lock. In a forked child nothing is released: the lock is the parent's. A guard given to
+/// [`std::mem::forget`] with renewal on is renewed until the process ends; use [`Guard::leak`] instead.
 #[must_use = "a dropped guard releases its lock at once; bind it to a name (not to `_`)"]
 pub struct Guard<F: FenceToken = Fence> {
     handle: LockHandle<F>,
@@ -36,7 +37,8 @@ impl<F: FenceToken> Guard<F> {
 
     /// Gives the lock back. Renewal stops with the call, whatever its result.
     ///
-    /// A second release answers [`Absent`](ReleaseOutcome::Absent) without asking the backend. One that failed may be tried again.
+    /// A second release answers [`Absent`](ReleaseOutcome::Absent) without asking the backend. One that failed may be
+    /// tried again.
     ///
     /// # Errors
     /// What the backend reports.
@@ -54,7 +56,8 @@ impl<F: FenceToken> Guard<F> {
         Ok(outcome)
     }
 
-    /// Releases, and tells the hook if that failed for good. After a passing fault the drop tries again and tells in the end.
+    /// Releases, and tells the hook if that failed for good. After a passing fault the drop tries again and tells in
+    /// the end.
     pub(crate) async fn release_quietly(&self) {
         let held = &self.handle.0;
         if let Err(error) = self.release().await
@@ -65,7 +68,8 @@ impl<F: FenceToken> Guard<F> {
         }
     }
 
-    /// Lets go of the guard without releasing: the lock stays until its lease ends, and the id can extend or release it.
+    /// Lets go of the guard without releasing: the lock stays until its lease ends, and the id can extend or release
+    /// it.
     pub fn leak(self) -> LockId {
         self.handle.0.end_release();
         self.handle.0.lock_id.clone()

@@ -1,7 +1,8 @@
 //! Do I still hold the lock?
 //!
-//! [`LockHandle`] is what the work done under a lock may ask: it reads the clock whenever it is asked, so loss is seen even if no
-//! task ran in between. What it believes is decided by `belief`; this file adds the clock, the sleepers and the backend.
+//! [`LockHandle`] is what the work done under a lock may ask: it reads the clock whenever it is asked, so loss is seen
+//! even if no task ran in between. What it believes is decided by `belief`; this file adds the clock, the sleepers and
+//! the backend.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -150,7 +151,8 @@ impl<F: FenceToken> LockHandle<F> {
         self.0.belief().ttl()
     }
 
-    /// Returns when the lease ends on the *backend's* clock. For people; [`remaining`](Self::remaining) is for decisions.
+    /// Returns when the lease ends on the *backend's* clock. For people; [`remaining`](Self::remaining) is for
+    /// decisions.
     pub fn expires_at(&self) -> Timestamp {
         self.0.belief().expires_at()
     }
@@ -186,8 +188,8 @@ impl<F: FenceToken> LockHandle<F> {
 
     /// Resolves when the lock is lost, must be presumed lost, or was released.
     ///
-    /// While the runtime is polled it resolves at the guard's deadline (as late as a timer is), which lies 1 % of the ttl and at
-    /// least 5 ms *before* the lease ends in the storage, and within a second after the machine slept.
+    /// While the runtime is polled it resolves at the guard's deadline (as late as a timer is), which lies 1 % of the
+    /// ttl and at least 5 ms *before* the lease ends in the storage, and within a second after the machine slept.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
@@ -200,7 +202,8 @@ impl<F: FenceToken> LockHandle<F> {
         }
     }
 
-    /// Resolves when [`remaining`](Self::remaining) has come down to `threshold`, also through loss or release. Follows renewals.
+    /// Resolves when [`remaining`](Self::remaining) has come down to `threshold`, also through loss or release. Follows
+    /// renewals.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
@@ -220,12 +223,12 @@ impl<F: FenceToken> LockHandle<F> {
 
     /// Replaces the lease by now + ttl: it may shorten. It never passes the request's longest hold.
     ///
-    /// Answers [`Absent`](ExtendOutcome::Absent) without asking the backend once the lock is lost or released. A reply that comes
-    /// after the deadline does not revive the lock.
+    /// Answers [`Absent`](ExtendOutcome::Absent) without asking the backend once the lock is lost or released. A reply
+    /// that comes after the deadline does not revive the lock.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorCode::InvalidArgument) for a bad ttl, otherwise what the backend reports; the lock is still held then
-    /// until its deadline.
+    /// [`InvalidArgument`](ErrorCode::InvalidArgument) for a bad ttl, otherwise what the backend reports; the lock is
+    /// still held then until its deadline.
     ///
     /// # Cancel safety
     /// Dropping the future leaves it open whether the lease was replaced; the guard believes in the shorter of the two.

@@ -1,7 +1,8 @@
 //! Who keeps a lease alive while the work runs?
 //!
-//! A task per guard: it extends every third of the lease, survives any number of failures while time is left, and ends with the
-//! guard. It follows a lease that was shortened by hand, and never renews a lock that is lost, released or at its longest hold.
+//! A task per guard: it extends every third of the lease, survives any number of failures while time is left, and ends
+//! with the guard. It follows a lease that was shortened by hand, and never renews a lock that is lost, released or at
+//! its longest hold.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,7 +18,8 @@ pub(crate) struct KeepAlive {
     pub(crate) every: Duration,
 }
 
-/// Whether a renewal that was asked for has ever run: a runtime that nobody polls renews nothing, and must be named for it.
+/// Whether a renewal that was asked for has ever run: a runtime that nobody polls renews nothing, and must be named for
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct Renewal {
     asked: AtomicBool,

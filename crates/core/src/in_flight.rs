@@ -1,6 +1,7 @@
 //! What becomes of a request whose caller leaves before the answer?
 //!
-//! It goes on in the background, and whatever it gets is given back: the server may have acted, and nobody else knows the id.
+//! It goes on in the background, and whatever it gets is given back: the server may have acted, and nobody else knows
+//! the id.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //!
 //! * the **lock id**, a secret made by the owner: only who knows it can extend or release the lock;
 //! * the **lease**, counted on the backend's clock: a holder that died frees the lock by doing nothing;
-//! * the **fence**, a number that only grows per key: a resource that remembers the highest fence it has
-//!   seen refuses a holder that was paused and woke up too late.
+//! * the **fence**, a number that only grows per key: a resource that remembers the highest fence it has seen refuses a
+//!   holder that was paused and woke up too late.
 //!
 //! No lease lock can promise that two processes never *run* at once: a process may be suspended between two
 //! instructions. What this crate promises is that at most one lock id is live in storage, that the guard
@@ -42,8 +42,8 @@
 //!
 //! # Where things are
 //!
-//! * the words, each validated once and carrying its proof: [`Key`], [`LockId`], [`Fence`], [`Ttl`],
-//!   [`Timestamp`], [`HashId`], [`LockError`], and [`storage_key`] for backends;
+//! * the words, each validated once and carrying its proof: [`Key`], [`LockId`], [`Fence`], [`Ttl`], [`Timestamp`],
+//!   [`HashId`], [`LockError`], and [`storage_key`] for backends;
 //! * the contract of a backend: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`wake`], [`listener`],
 //!   [`health`], and for their URLs [`options`];
 //! * the client: [`Locker`], [`LockRequest`], [`Guard`], [`LockHandle`], [`retry`], [`multi`], [`election`];

@@ -1,12 +1,14 @@
 //! The part of hearing releases that is the same on every storage.
 //!
-//! A backend that can push supplies a [`Source`]: how to connect, how to subscribe and unsubscribe, how to read the next message, how to
-//! ask whether the connection is alive. The [`Listener`] does the rest, once per backend and process: it keeps what the server
-//! knows equal to what is waited for, tells waiters when releases will be noticed, reconnects, notices silence, holds hints back
-//! where many processes listen, and moves to another runtime when its own ends.
+//! A backend that can push supplies a [`Source`]: how to connect, how to subscribe and unsubscribe, how to read the
+//! next message, how to ask whether the connection is alive. The [`Listener`] does the rest, once per backend and
+//! process: it keeps what the server knows equal to what is waited for, tells waiters when releases will be noticed,
+//! reconnects, notices silence, holds hints back where many processes listen, and moves to another runtime when its own
+//! ends.
 //!
-//! What it promises to a waiter: whoever waited while a release may have gone unheard (before a late confirmation, during a lost
-//! connection) is woken as soon as releases are heard again. Messages stay hints: if none comes, waiters follow their schedule.
+//! What it promises to a waiter: whoever waited while a release may have gone unheard (before a late confirmation,
+//! during a lost connection) is woken as soon as releases are heard again. Messages stay hints: if none comes, waiters
+//! follow their schedule.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -97,8 +99,8 @@ pub trait Source: Send + Sync + 'static {
     }
 }
 
-/// The sending half of a connection. One command is under way at a time, and the hearing half is read meanwhile; a command that is
-/// not answered within 4 s ends the connection.
+/// The sending half of a connection. One command is under way at a time, and the hearing half is read meanwhile; a
+/// command that is not answered within 4 s ends the connection.
 pub trait Commands: Send {
     /// Begins to listen to topics. Returns those that are confirmed now; the server must confirm the others
     /// by [`Heard::Confirmed`].
@@ -186,8 +188,8 @@ impl<S: Source> Listener<S> {
         Self(Inner::new(source))
     }
 
-    /// Counts a waiter in. Resolves once releases from now on will be noticed, or after a while without; then the waiter is
-    /// woken when they are.
+    /// Counts a waiter in. Resolves once releases from now on will be noticed, or after a while without; then the
+    /// waiter is woken when they are.
     ///
     /// # Cancel safety
     /// Dropping the future counts the waiter out.

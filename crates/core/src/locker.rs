@@ -1,7 +1,7 @@
 //! Where does a program start?
 //!
-//! One [`Locker`] per backend, cloned freely. It hands out requests, answers questions, and keeps track of what dropped guards
-//! left to be done, so that [`Locker::drain`] can wait for it.
+//! One [`Locker`] per backend, cloned freely. It hands out requests, answers questions, and keeps track of what dropped
+//! guards left to be done, so that [`Locker::drain`] can wait for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -134,16 +134,17 @@ impl<F: FenceToken> Locker<F> {
 
     /// Waits for the releases that dropped guards and abandoned attempts had left behind when it was called.
     ///
-    /// Call it, or [`shutdown`](Self::shutdown), before the runtime ends: a release that no runtime carries out is left to the
-    /// lease. It has no bound of its own beyond the few seconds that each release may take.
+    /// Call it, or [`shutdown`](Self::shutdown), before the runtime ends: a release that no runtime carries out is left
+    /// to the lease. It has no bound of its own beyond the few seconds that each release may take.
     pub async fn drain(&self) {
         self.0.background.drain().await;
     }
 
-    /// Waits like [`drain`](Self::drain), but not longer than `timeout`, and returns whether everything was given back by then.
+    /// Waits like [`drain`](Self::drain), but not longer than `timeout`, and returns whether everything was given back
+    /// by then.
     ///
-    /// The last line of `main`: without it the runtime may end before dropped guards have released, and their locks stay
-    /// until their leases end.
+    /// The last line of `main`: without it the runtime may end before dropped guards have released, and their locks
+    /// stay until their leases end.
     #[doc(alias = "close")]
     pub async fn shutdown(&self, timeout: Duration) -> bool {
         tokio::time::timeout(timeout, self.drain()).await.is_ok()

@@ -1,7 +1,7 @@
 //! What does a lock look like with no storage at all?
 //!
-//! One map behind a mutex, on tokio's clock, so that tests pass time instead of sleeping. It is the reference of the contract
-//! and a backend for tests and single-process programs; other processes do not see it.
+//! One map behind a mutex, on tokio's clock, so that tests pass time instead of sleeping. It is the reference of the
+//! contract and a backend for tests and single-process programs; other processes do not see it.
 
 use std::collections::HashMap;
 use std::fmt;

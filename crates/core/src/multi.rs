@@ -1,7 +1,7 @@
 //! How are several locks taken without a deadlock?
 //!
-//! In the order of their keys, which is the same in every process, within one budget, all or nothing. Locks already taken
-//! are renewed while the rest is waited for, and the loss of one is the loss of all.
+//! In the order of their keys, which is the same in every process, within one budget, all or nothing. Locks already
+//! taken are renewed while the rest is waited for, and the loss of one is the loss of all.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! What do the options of a backend's URL say?
 //!
-//! One kit for all backends, so that a percent sign, a yes, a duration and a spelling mistake mean the same everywhere. A backend
-//! takes out what it knows and then calls [`finish`](UrlOptions::finish), which refuses what is left: a misspelt `sslmode`
-//! that is silently ignored is a hole. No value is ever repeated in an error, because any of them may be a secret.
+//! One kit for all backends, so that a percent sign, a yes, a duration and a spelling mistake mean the same everywhere.
+//! A backend takes out what it knows and then calls [`finish`](UrlOptions::finish), which refuses what is left: a
+//! misspelt `sslmode` that is silently ignored is a hole. No value is ever repeated in an error, because any of them
+//! may be a secret.
 
 use std::path::PathBuf;
 use std::str::FromStr;

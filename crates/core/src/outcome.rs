@@ -27,8 +27,9 @@ pub struct Lease<F = Fence> {
     pub expires_at: Timestamp,
     /// The backend's clock when it answered, where the answer carries it anyway.
     ///
-    /// A lease that an earlier attempt took, and that is owned up to now, has less left than its length. With this time the
-    /// guard knows how much, and cannot believe in it for too long, whatever became of the earlier answer.
+    /// A lease that an earlier attempt took, and that is owned up to now, has less left than its length. With this
+    /// time the guard knows how much, and cannot believe in it for too long, whatever became of the earlier
+    /// answer.
     pub observed_at: Option<Timestamp>,
 }
 

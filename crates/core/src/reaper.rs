@@ -1,8 +1,8 @@
 //! What becomes of a lock that nobody can hold any more?
 //!
-//! An attempt whose caller left, or whose answer was lost, may have acquired the lock, or may *still* acquire it when a delayed
-//! request arrives. Its id is released at once, again after 250 ms and 1 s, and once after its lease: what remains beyond
-//! that is bounded by the ttl.
+//! An attempt whose caller left, or whose answer was lost, may have acquired the lock, or may *still* acquire it when a
+//! delayed request arrives. Its id is released at once, again after 250 ms and 1 s, and once after its lease: what
+//! remains beyond that is bounded by the ttl.
 
 use std::sync::Arc;
 use std::time::Duration;

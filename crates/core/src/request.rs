@@ -1,8 +1,8 @@
 //! What does the caller want?
 //!
-//! A request is built by value, validated once when it is used, and then carried out by `acquisition`. Defaults are those of
-//! the specification: 30 s lease, 5 s budget, 10 retries from 100 ms, exponential, equal jitter. Requests for several locks and
-//! elections wrap this one, so every setting means the same on all three.
+//! A request is built by value, validated once when it is used, and then carried out by `acquisition`. Defaults are
+//! those of the specification: 30 s lease, 5 s budget, 10 retries from 100 ms, exponential, equal jitter. Requests for
+//! several locks and elections wrap this one, so every setting means the same on all three.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,8 @@ pub enum OnLost {
     Continue,
 }
 
-/// A request for one lock. Finish it with [`try_acquire`](Self::try_acquire), [`acquire`](Self::acquire) or [`run`](Self::run).
+/// A request for one lock. Finish it with [`try_acquire`](Self::try_acquire), [`acquire`](Self::acquire) or
+/// [`run`](Self::run).
 #[must_use = "a request does nothing until it is used"]
 #[derive(Clone)]
 pub struct LockRequest<F: FenceToken = Fence> {
@@ -177,8 +178,8 @@ impl<F: FenceToken> LockRequest<F> {
         self
     }
 
-    /// Ends waiting at once when the token fires. Called twice, either token does. It never keeps a held lock from being
-    /// released.
+    /// Ends waiting at once when the token fires. Called twice, either token does. It never keeps a held lock from
+    /// being released.
     pub fn cancel(mut self, token: CancellationToken) -> Self {
         self.cancel.push(token);
         self
@@ -186,9 +187,10 @@ impl<F: FenceToken> LockRequest<F> {
 
     /// Renews the lease every third of its length for as long as the guard lives.
     ///
-    /// The renewal is a task of the runtime that the lock is acquired on, so that runtime must be running: on a `current_thread`
-    /// runtime a caller that computes between two `block_on` calls is not renewed (the error of the loss says so). Programs without
-    /// a runtime of their own use the blocking API, which renews from a thread of its own.
+    /// The renewal is a task of the runtime that the lock is acquired on, so that runtime must be running: on a
+    /// `current_thread` runtime a caller that computes between two `block_on` calls is not renewed (the error of
+    /// the loss says so). Programs without a runtime of their own use the blocking API, which renews from a thread
+    /// of its own.
     pub fn keep_alive(mut self) -> Self {
         self.keep_alive = true;
         self
@@ -228,8 +230,9 @@ impl<F: FenceToken> LockRequest<F> {
     /// Tries once. Contention is `None`, not an error.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) before any I/O for bad settings and where no tokio runtime with timers
-    /// is running, [`Aborted`](crate::ErrorCode::Aborted) when cancelled, otherwise what the backend reports.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) before any I/O for bad settings and where no tokio
+    /// runtime with timers is running, [`Aborted`](crate::ErrorCode::Aborted) when cancelled, otherwise what the
+    /// backend reports.
     ///
     /// # Cancel safety
     /// Dropping the future leaves no lock behind: an attempt in flight is finished and undone in the background.
@@ -242,7 +245,8 @@ impl<F: FenceToken> LockRequest<F> {
         }
     }
 
-    /// Tries once, and tells of contention how long it may last where the backend knows: for a `Retry-After`, for example.
+    /// Tries once, and tells of contention how long it may last where the backend knows: for a `Retry-After`, for
+    /// example.
     ///
     /// # Errors
     /// As [`try_acquire`](Self::try_acquire).
@@ -263,8 +267,8 @@ impl<F: FenceToken> LockRequest<F> {
     /// Waits for the lock within the budget.
     ///
     /// # Errors
-    /// [`AcquisitionTimeout`](crate::ErrorCode::AcquisitionTimeout) when somebody else held it for the whole budget; the last
-    /// transient error when the backend was not to be reached at its end; otherwise as
+    /// [`AcquisitionTimeout`](crate::ErrorCode::AcquisitionTimeout) when somebody else held it for the whole budget;
+    /// the last transient error when the backend was not to be reached at its end; otherwise as
     /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
@@ -278,14 +282,14 @@ impl<F: FenceToken> LockRequest<F> {
 
     /// Waits for the lock, runs the work under it and releases. The work is dropped at the moment the lock is lost.
     ///
-    /// The outer result speaks of the lock; what the work returns, also its own `Result`, is inside. `run` is strict: the value of
-    /// work that finished after its lock was lost is dropped, because another holder may have worked at the same time. Where
-    /// that value matters all the same (the receipt of a charge that did happen), use
+    /// The outer result speaks of the lock; what the work returns, also its own `Result`, is inside. `run` is strict:
+    /// the value of work that finished after its lock was lost is dropped, because another holder may have worked
+    /// at the same time. Where that value matters all the same (the receipt of a charge that did happen), use
     /// [`run_and_report`](Self::run_and_report).
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when the lock did not last as long as the work. A
-    /// release that failed is no error: it is told to the hook, and the lease ends the lock.
+    /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when the lock did not last as long
+    /// as the work. A release that failed is no error: it is told to the hook, and the lease ends the lock.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock in the background.

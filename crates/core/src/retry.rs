@@ -99,8 +99,8 @@ impl RetryPolicy {
 
     /// How long to sleep before the next attempt, or `None` when there is to be none.
     ///
-    /// `attempts` have been made and `elapsed` of the budget is used. A sleep that would pass the wall ends at the wall,
-    /// where one last attempt is made.
+    /// `attempts` have been made and `elapsed` of the budget is used. A sleep that would pass the wall ends at the
+    /// wall, where one last attempt is made.
     pub fn sleep_after(&self, attempts: u32, elapsed: Duration, random: f64) -> Option<Duration> {
         if self.max_retries.is_some_and(|most| attempts > most) {
             return None;

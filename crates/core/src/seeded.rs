@@ -1,7 +1,7 @@
 //! Which mistakes must the tests be able to see?
 //!
-//! Built with `--cfg syncguard_seeded_bugs`, a test can switch one of the classic mistakes on for its own thread and prove that it turns red.
-//! Without it these functions are the right rule and nothing else.
+//! Built with `--cfg syncguard_seeded_bugs`, a test can switch one of the classic mistakes on for its own thread and
+//! prove that it turns red. Without it these functions are the right rule and nothing else.
 
 use crate::BootTime;
 

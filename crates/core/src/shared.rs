@@ -1,7 +1,8 @@
 //! What do all requests, guards and background tasks of one locker share?
 //!
-//! The backend and the clock, the calls to the backend with what every call needs (the names an error is about, the measure of
-//! how long it took), and the voice in which loss, waiting and holding are told. Backends do none of this themselves.
+//! The backend and the clock, the calls to the backend with what every call needs (the names an error is about, the
+//! measure of how long it took), and the voice in which loss, waiting and holding are told. Backends do none of this
+//! themselves.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! Who is told what the locks do?
 //!
-//! [`Telemetry`] wraps a backend and tells a sink of every operation, failing ones and those of guards included, with its outcome
-//! and its duration. Names are hashes; raw ones come only where a predicate says so, and never for names that look like
-//! secrets. The sink runs on a thread of its own behind a bounded queue: a slow one loses events, a panicking one loses that event,
-//! and no lock operation ever waits for either.
+//! [`Telemetry`] wraps a backend and tells a sink of every operation, failing ones and those of guards included, with
+//! its outcome and its duration. Names are hashes; raw ones come only where a predicate says so, and never for names
+//! that look like secrets. The sink runs on a thread of its own behind a bounded queue: a slow one loses events, a
+//! panicking one loses that event, and no lock operation ever waits for either.
 //!
-//! With the feature `tracing` each operation is also an event of target `syncguard`. Metrics need no wrapper: with the feature
-//! `metrics` every [`Locker`](crate::Locker) records `syncguard_operation_seconds`, `syncguard_wait_seconds`,
+//! With the feature `tracing` each operation is also an event of target `syncguard`. Metrics need no wrapper: with the
+//! feature `metrics` every [`Locker`](crate::Locker) records `syncguard_operation_seconds`, `syncguard_wait_seconds`,
 //! `syncguard_hold_seconds` and `syncguard_lost_total` by itself. Keys never become labels.
 
 mod deny;
@@ -112,7 +112,8 @@ fn absent(reason: Option<AbsentReason>) -> Reason {
     }
 }
 
-/// A call that is under way. Dropped without its end, it is told as abandoned: a client's own timeout must not be invisible.
+/// A call that is under way. Dropped without its end, it is told as abandoned: a client's own timeout must not be
+/// invisible.
 struct Telling<'a, B: LockBackend> {
     telemetry: &'a Telemetry<B>,
     operation: Operation,

@@ -162,8 +162,8 @@ impl Clock for SystemClock {
 pub struct TokioClock;
 
 impl TokioClock {
-    /// The first look of this process on both clocks, a day back: so the difference stays positive however runtimes of one
-    /// process were paused.
+    /// The first look of this process on both clocks, a day back: so the difference stays positive however runtimes of
+    /// one process were paused.
     #[allow(clippy::disallowed_methods, reason = "the pausable clock of tests")]
     fn start() -> &'static (std::time::Instant, Timestamp) {
         static START: OnceLock<(std::time::Instant, Timestamp)> = OnceLock::new();

@@ -1,7 +1,7 @@
 //! Whom does a backend trust, and as whom does it show itself?
 //!
-//! One loader of certificates for all backends that speak TLS, on `rustls` with `ring`. Files are PEM, and they are read when a backend
-//! connects first, so that a wrong path is an error then and not at the first reconnect.
+//! One loader of certificates for all backends that speak TLS, on `rustls` with `ring`. Files are PEM, and they are
+//! read when a backend connects first, so that a wrong path is an error then and not at the first reconnect.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

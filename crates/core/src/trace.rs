@@ -1,7 +1,7 @@
 //! What does the library itself say, and where?
 //!
-//! Through `tracing` when that feature is on, with hashes in the place of names, and through `metrics` when that one is. Keys never
-//! become labels, and every label value is lower case.
+//! Through `tracing` when that feature is on, with hashes in the place of names, and through `metrics` when that one
+//! is. Keys never become labels, and every label value is lower case.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! How does a waiter learn that a lock may have become free?
 //!
 //! By a *hint*, never by a promise. A [`WakeHint`] resolves when the key may be free; it may resolve for nothing
-//! and it may never resolve. The acquisition loop keeps its own schedule and budget, so a backend without push, or a peer that
-//! never publishes, makes waiters slower and never wrong.
+//! and it may never resolve. The acquisition loop keeps its own schedule and budget, so a backend without push, or a
+//! peer that never publishes, makes waiters slower and never wrong.
 //!
 //! A backend keeps one [`WakeHub`] and one listener per process (a subscription, a `LISTEN`, a stream) that feeds it.
 //! A hint wakes **one** waiter of the process: a hundred waiters on one key must not become a hundred requests
@@ -152,8 +152,8 @@ impl WakeHint {
         self.0.is_some()
     }
 
-    /// Whether this waiter was the first of its process. It must look once more: a release before it registered was heard by nobody.
-    /// Those after it need not, because a waiter that was there before them hears it.
+    /// Whether this waiter was the first of its process. It must look once more: a release before it registered was
+    /// heard by nobody. Those after it need not, because a waiter that was there before them hears it.
     pub fn is_first(&self) -> bool {
         self.0.as_ref().is_some_and(|subscription| subscription.is_first)
     }

@@ -1,6 +1,7 @@
 //! How do requests that wrap another one offer its settings?
 //!
-//! By the methods that this macro writes, each of which hands on to the wrapped request: one list of settings for all of them.
+//! By the methods that this macro writes, each of which hands on to the wrapped request: one list of settings for all
+//! of them.
 
 macro_rules! settings_of_the_wrapped_request {
     () => {
@@ -58,7 +59,8 @@ macro_rules! settings_of_the_wrapped_request {
             self
         }
 
-        /// Sets the longest time that the lock is held, as [`LockRequest::max_hold`](crate::LockRequest::max_hold) does.
+        /// Sets the longest time that the lock is held, as [`LockRequest::max_hold`](crate::LockRequest::max_hold)
+        /// does.
         pub fn max_hold(mut self, longest: std::time::Duration) -> Self {
             self.request = self.request.max_hold(longest);
             self

@@ -8,7 +8,8 @@ fn asking_a_fence_of_an_unfenced_backend_does_not_compile() {
     cases.compile_fail("tests/fencing/an_unfenced_backend_does_not_fit_a_fenced_locker.rs");
 }
 
-/// The counterpart, which must compile: an unfenced backend locks, and code generic over both kinds sees that there is no fence.
+/// The counterpart, which must compile: an unfenced backend locks, and code generic over both kinds sees that there is
+/// no fence.
 #[allow(dead_code, reason = "compiling it is the proof")]
 async fn an_unfenced_lock_needs_no_fence(
     locker: &syncguard_core::Locker<syncguard_core::Unfenced>,

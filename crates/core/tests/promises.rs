@@ -1,4 +1,5 @@
-//! What the documentation of the client promises beside the suite: shapes that must compile, and settings that must hold.
+//! What the documentation of the client promises beside the suite: shapes that must compile, and settings that must
+//! hold.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -256,7 +257,8 @@ impl LockBackend for Forgetful {
     }
 }
 
-/// Memory whose first acquire is granted and its reply lost, and whose second one is slow and then refused without doubt.
+/// Memory whose first acquire is granted and its reply lost, and whose second one is slow and then refused without
+/// doubt.
 #[derive(Clone)]
 struct LostThenRefused {
     memory: MemoryBackend,

@@ -1,8 +1,9 @@
 //! Thousands of small worlds: guards, renewal and faults under a clock that can sleep.
 //!
-//! Each seed is a world of its own with three clients that fight for one key through a network that delays, loses and duplicates, on a
-//! machine that is sometimes suspended. Two things are counted. *Overlap*: two clients believe at once, or one believes while the
-//! storage has given the lock to another. *Late signal*: `lost()` had not resolved when the storage was free to give the lock away.
+//! Each seed is a world of its own with three clients that fight for one key through a network that delays, loses and
+//! duplicates, on a machine that is sometimes suspended. Two things are counted. *Overlap*: two clients believe at
+//! once, or one believes while the storage has given the lock to another. *Late signal*: `lost()` had not resolved when
+//! the storage was free to give the lock away.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! An HTTP service that does one thing at a time per name, on however many machines it runs.
 //!
-//! A name that is being worked on answers `423 Locked` with `Retry-After`, the time until its lease could be taken over. A
-//! lock that was lost during the work answers `409`, because another machine may have begun.
+//! A name that is being worked on answers `423 Locked` with `Retry-After`, the time until its lease could be taken
+//! over. A lock that was lost during the work answers `409`, because another machine may have begun.
 //! `cargo run -p syncguard --example axum_lock`, then `curl -i -X POST http://127.0.0.1:3000/reports/march`
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A resource that refuses a holder who woke up too late.
 //!
-//! No lock can stop a process that was paused between "am I the holder?" and the write. The resource can: it remembers the highest
-//! fence it has seen. In SQL this is `UPDATE … SET value = $1, fence = $2 WHERE id = $3 AND fence < $2`.
+//! No lock can stop a process that was paused between "am I the holder?" and the write. The resource can: it remembers
+//! the highest fence it has seen. In SQL this is `UPDATE … SET value = $1, fence = $2 WHERE id = $3 AND fence < $2`.
 //! `cargo run -p syncguard --example fenced_write`
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A job that several hosts start at midnight and one of them does.
 //!
-//! The winner keeps the lock for longer than the clocks of the hosts may differ, so that a host whose midnight comes a little
-//! later finds it taken instead of free again. `cargo run -p syncguard --example once_per_night`
+//! The winner keeps the lock for longer than the clocks of the hosts may differ, so that a host whose midnight comes a
+//! little later finds it taken instead of free again. `cargo run -p syncguard --example once_per_night`
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! A storage of your own, in the four operations and the look that the contract asks for.
 //!
-//! A map behind a mutex stands for your database; each operation is one atomic step of it. `docs/write-a-backend.md` explains the
-//! rules, and `syncguard-conformance` proves them. `cargo run -p syncguard --example own_backend`
+//! A map behind a mutex stands for your database; each operation is one atomic step of it. `docs/write-a-backend.md`
+//! explains the rules, and `syncguard-conformance` proves them. `cargo run -p syncguard --example own_backend`
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! The same locks for programs without async code.
 //!
-//! One background runtime per process, made on first use, carries the connections and renews the locks: a lock taken with
-//! `keep_alive` is renewed while the calling thread computes. Every call blocks its thread until it has its answer.
+//! One background runtime per process, made on first use, carries the connections and renews the locks: a lock taken
+//! with `keep_alive` is renewed while the calling thread computes. Every call blocks its thread until it has its
+//! answer.
 //!
 //! ```
 //! use std::time::Duration;
@@ -22,7 +23,8 @@
 //! # }
 //! ```
 //!
-//! Called inside an async context, every function here answers with an error that says so instead of blocking the runtime.
+//! Called inside an async context, every function here answers with an error that says so instead of blocking the
+//! runtime.
 
 use std::fmt;
 use std::ops::Deref;
@@ -135,7 +137,8 @@ impl<F: FenceToken> Locker<F> {
     }
 }
 
-/// A request for one lock. Finish it with [`try_acquire`](Self::try_acquire), [`acquire`](Self::acquire) or [`run`](Self::run).
+/// A request for one lock. Finish it with [`try_acquire`](Self::try_acquire), [`acquire`](Self::acquire) or
+/// [`run`](Self::run).
 #[must_use = "a request does nothing until it is used"]
 #[derive(Clone)]
 pub struct LockRequest<F: FenceToken = Fence>(syncguard_core::LockRequest<F>);
@@ -184,8 +187,8 @@ impl<F: FenceToken> LockRequest<F> {
     /// Tries once. Contention is `None`, not an error.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for bad settings and inside an async context, otherwise what the backend
-    /// reports.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for bad settings and inside an async context, otherwise
+    /// what the backend reports.
     pub fn try_acquire(self) -> Result<Option<Guard<F>>> {
         Ok(block_on(self.0.try_acquire())??.map(Guard))
     }
@@ -193,20 +196,21 @@ impl<F: FenceToken> LockRequest<F> {
     /// Waits for the lock within the budget.
     ///
     /// # Errors
-    /// [`AcquisitionTimeout`](crate::ErrorCode::AcquisitionTimeout) when somebody else held it for the whole budget; otherwise as
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`AcquisitionTimeout`](crate::ErrorCode::AcquisitionTimeout) when somebody else held it for the whole budget;
+    /// otherwise as [`try_acquire`](Self::try_acquire).
     pub fn acquire(self) -> Result<Guard<F>> {
         block_on(self.0.acquire())?.map(Guard)
     }
 
     /// Waits for the lock, runs the work under it and releases.
     ///
-    /// A thread cannot be stopped from outside, so the work itself asks [`LockHandle::check`] before each step that must not run
-    /// twice. Like its async sister, `run` is strict: a value that came after the loss is dropped;
+    /// A thread cannot be stopped from outside, so the work itself asks [`LockHandle::check`] before each step that
+    /// must not run twice. Like its async sister, `run` is strict: a value that came after the loss is dropped;
     /// [`run_and_report`](Self::run_and_report) keeps it.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when the lock did not last as long as the work.
+    /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when the lock did not last as long
+    /// as the work.
     pub fn run<T>(self, work: impl FnOnce(&LockHandle<F>) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let value = work(&guard);
@@ -260,8 +264,8 @@ impl<F: FenceToken> Guard<F> {
 
 impl<F: FenceToken> Drop for Guard<F> {
     fn drop(&mut self) {
-        // A failure here is not silent: the drop of the guard inside tries again in the background and tells the hook. Inside an
-        // async context nothing may block, and that background release is all there is.
+        // A failure here is not silent: the drop of the guard inside tries again in the background and tells the hook.
+        // Inside an async context nothing may block, and that background release is all there is.
         let _ = self.release();
     }
 }

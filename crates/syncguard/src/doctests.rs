@@ -1,6 +1,7 @@
 //! Do the examples of the documentation compile and run?
 //!
-//! Each page is the documentation of an item that exists for `cargo test --doc` alone, so that its Rust blocks are doctests.
+//! Each page is the documentation of an item that exists for `cargo test --doc` alone, so that its Rust blocks are
+//! doctests.
 
 macro_rules! page {
     ($name:ident, $path:literal) => {

@@ -18,10 +18,10 @@
 //! # }
 //! ```
 //!
-//! This crate is what applications add: everything of [`syncguard_core`], the backends behind features, and [`connect`] to
-//! choose one by URL. With default features it needs nothing installed: locks live in an `SQLite` file, and changing the URL moves
-//! them to Redis, `PostgreSQL` or Firestore. Libraries that take or offer locks should depend on `syncguard-core` instead, which
-//! has no driver in it.
+//! This crate is what applications add: everything of [`syncguard_core`], the backends behind features, and [`connect`]
+//! to choose one by URL. With default features it needs nothing installed: locks live in an `SQLite` file, and changing
+//! the URL moves them to Redis, `PostgreSQL` or Firestore. Libraries that take or offer locks should depend on
+//! `syncguard-core` instead, which has no driver in it.
 //!
 //! # Features
 //!
@@ -33,8 +33,8 @@
 //! | `tracing`, `metrics` | warnings and events; histograms and counters |
 //! | `full` | all of them |
 //!
-//! Tested on Linux. On macOS the sqlite backend notices another process's release by looking again, not by a wake-up; on
-//! Windows it does not compile.
+//! Tested on Linux. On macOS the sqlite backend notices another process's release by looking again, not by a wake-up;
+//! on Windows it does not compile.
 
 #[cfg(feature = "blocking")]
 pub mod blocking;

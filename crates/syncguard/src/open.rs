@@ -51,14 +51,15 @@ pub async fn connect(url: &str) -> Result<Locker> {
 /// ```
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for an unknown scheme (the hint lists the known ones), a scheme whose
-/// feature is off (the hint names it) and an unknown option (the hint names the known ones); otherwise what the backend
-/// met when it opened. No part of the URL that could be a password is in any of them.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for an unknown scheme (the hint lists the known ones), a
+/// scheme whose feature is off (the hint names it) and an unknown option (the hint names the known ones); otherwise
+/// what the backend met when it opened. No part of the URL that could be a password is in any of them.
 ///
 /// # Cancel safety
 /// Dropping the future abandons the opening; nothing is locked by it.
 pub async fn open(url: &str) -> Result<AnyBackend> {
-    // Boxed: opening happens once, and its state, TLS and all, would otherwise make every caller's future kilobytes large.
+    // Boxed: opening happens once, and its state, TLS and all, would otherwise make every caller's future kilobytes
+    // large.
     match Scheme::of(url)? {
         Scheme::Memory => memory(url),
         #[cfg(feature = "sqlite")]

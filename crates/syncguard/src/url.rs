@@ -126,7 +126,8 @@ impl<'a> RedactedUrl<'a> {
     }
 }
 
-/// Splits `scheme://USER@REST`. The *last* `@` counts: a password with an unescaped `@` or `/` must not slip into the rest.
+/// Splits `scheme://USER@REST`. The *last* `@` counts: a password with an unescaped `@` or `/` must not slip into the
+/// rest.
 fn userinfo_and_rest(url: &str) -> Option<(&str, &str, &str)> {
     let (scheme, after) = url.split_once("://")?;
     let (user, rest) = after.rsplit_once('@')?;
@@ -135,7 +136,8 @@ fn userinfo_and_rest(url: &str) -> Option<(&str, &str, &str)> {
 
 impl fmt::Display for RedactedUrl<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A password with an unescaped `?` or `#` moves the rest of itself behind it; then nothing after the scheme is safe.
+        // A password with an unescaped `?` or `#` moves the rest of itself behind it; then nothing after the scheme is
+        // safe.
         if self.0.rfind('@') > self.0.find(['?', '#']) && self.0.contains(['?', '#']) {
             let scheme = self.0.split(':').next().unwrap_or_default();
             return write!(f, "{scheme}:***");

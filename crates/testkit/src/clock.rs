@@ -1,7 +1,8 @@
 //! What if the server's wall clock jumps?
 //!
-//! The clock of the machine must stay right for everybody else, so one server gets a library between itself and the kernel that
-//! adds an offset to the wall clock. The offset lies in a file that the server has mapped: a step takes effect at once.
+//! The clock of the machine must stay right for everybody else, so one server gets a library between itself and the
+//! kernel that adds an offset to the wall clock. The offset lies in a file that the server has mapped: a step takes
+//! effect at once.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

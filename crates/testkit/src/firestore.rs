@@ -1,7 +1,8 @@
 //! How does a test get Google's own Firestore emulator?
 //!
-//! It is a Java program that comes with the Google Cloud command line. It is used when it is there and is no part of what
-//! `cargo xtask setup` installs: the tests that need an emulator everywhere use one that runs inside the test process.
+//! It is a Java program that comes with the Google Cloud command line. It is used when it is there and is no part of
+//! what `cargo xtask setup` installs: the tests that need an emulator everywhere use one that runs inside the test
+//! process.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,11 +1,12 @@
 //! Which server does this test talk to, and who stops it?
 //!
-//! Every server is a direct child of the test process (or of `cargo xtask test`), listens on a reserved port of 127.0.0.1,
-//! keeps its files in one private folder and is killed by its pid when its handle is dropped. If the process that started it
-//! dies first, the kernel kills the server. No server of the machine itself is ever used or stopped.
+//! Every server is a direct child of the test process (or of `cargo xtask test`), listens on a reserved port of
+//! 127.0.0.1, keeps its files in one private folder and is killed by its pid when its handle is dropped. If the process
+//! that started it dies first, the kernel kills the server. No server of the machine itself is ever used or stopped.
 //!
-//! * Most tests want *a* server: [`shared`] answers with a URL, either the one that `cargo xtask test` exported or a private
-//!   server started on first use. Use your own prefix, table or [`fresh_postgres_database`] so that tests do not meet.
+//! * Most tests want *a* server: [`shared`] answers with a URL, either the one that `cargo xtask test` exported or a
+//!   private server started on first use. Use your own prefix, table or [`fresh_postgres_database`] so that tests do
+//!   not meet.
 //! * Tests that kill, stop or configure a server start their own: [`RedisServer`], [`RedisCluster`], [`RedisSentinel`],
 //!   [`PostgresServer`], [`PgBouncer`], [`FirestoreEmulator`].
 //! * Tests of a bad network put a [`FaultProxy`] in front of any of them.
@@ -24,9 +25,9 @@
 //! assert_eq!(proxy.counts().faults, 0); // nothing went through yet
 //! ```
 //!
-//! The API blocks: call it from a plain test, or before the runtime matters. Starting takes 10 ms (Redis) to 2 s (emulator).
-//! `start` panics with the reason and an install hint, because a missing server is a failed test and never a skipped one;
-//! `try_start` returns the same as an error.
+//! The API blocks: call it from a plain test, or before the runtime matters. Starting takes 10 ms (Redis) to 2 s
+//! (emulator). `start` panics with the reason and an install hint, because a missing server is a failed test and never
+//! a skipped one; `try_start` returns the same as an error.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,8 +1,8 @@
 //! Where do the servers keep their files, and which ports are theirs?
 //!
-//! One folder per user below the temporary directory; in it one folder per server and one lock file per port. The owner of a
-//! folder or port holds a file lock on it, so that another process can tell a living one from a leftover: servers held in a
-//! `static` are never dropped, and their folders are swept by whoever comes next.
+//! One folder per user below the temporary directory; in it one folder per server and one lock file per port. The owner
+//! of a folder or port holds a file lock on it, so that another process can tell a living one from a leftover: servers
+//! held in a `static` are never dropped, and their folders are swept by whoever comes next.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::net::TcpListener;
@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The ports handed out: below the kernel's ephemeral range (32768 and up), so that no outgoing connection sits on one while
-/// its server is down between a kill and a restart.
+/// The ports handed out: below the kernel's ephemeral range (32768 and up), so that no outgoing connection sits on one
+/// while its server is down between a kill and a restart.
 const PORTS: std::ops::Range<u16> = 15_000..30_000;
 
 /// A leftover is swept only when it is older than this: its owner may be between making it and locking it.
@@ -102,7 +102,8 @@ fn is_abandoned(path: &Path) -> bool {
         }
 }
 
-/// A port of 127.0.0.1 that no other process of this testkit takes while this value lives, even when its server is down.
+/// A port of 127.0.0.1 that no other process of this testkit takes while this value lives, even when its server is
+/// down.
 #[derive(Debug)]
 pub struct Port {
     number: u16,

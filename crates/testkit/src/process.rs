@@ -1,8 +1,9 @@
 //! Who owns the server's process?
 //!
-//! The handle does: dropping it kills by pid and waits, so nothing outlives its test and no zombie is left. If the test process
-//! is killed instead, the kernel kills the server (`PR_SET_PDEATHSIG`). That signal fires when the *thread* that forked ends,
-//! and test threads end early; therefore one thread that lives as long as the process does all the forking.
+//! The handle does: dropping it kills by pid and waits, so nothing outlives its test and no zombie is left. If the test
+//! process is killed instead, the kernel kills the server (`PR_SET_PDEATHSIG`). That signal fires when the *thread*
+//! that forked ends, and test threads end early; therefore one thread that lives as long as the process does all the
+//! forking.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -27,7 +28,8 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `command` with its output appended to the file `log`. The kernel sends it `at_our_death` if this process dies first.
+    /// Starts `command` with its output appended to the file `log`. The kernel sends it `at_our_death` if this process
+    /// dies first.
     ///
     /// # Errors
     ///
@@ -153,7 +155,8 @@ pub(crate) fn truncate(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the kernel send `signal` to the child when this process dies first; more exactly, when the thread that calls `spawn` ends.
+/// Makes the kernel send `signal` to the child when this process dies first; more exactly, when the thread that calls
+/// `spawn` ends.
 #[allow(unsafe_code, reason = "pre_exec is the only way to set the death signal between fork and exec")]
 pub fn die_with_this_process(command: &mut Command, signal: Signal) {
     let parent = rustix::process::getpid();
@@ -165,7 +168,8 @@ pub fn die_with_this_process(command: &mut Command, signal: Signal) {
         }
         Ok(())
     };
-    // SAFETY: the closure runs between fork and exec and makes two system calls; it allocates nothing and takes no lock.
+    // SAFETY: the closure runs between fork and exec and makes two system calls; it allocates nothing and takes no
+    // lock.
     unsafe { command.pre_exec(arm) };
 }
 

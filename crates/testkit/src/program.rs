@@ -1,7 +1,7 @@
 //! Where is the server's program, and as whom does it run?
 //!
-//! Programs are searched in `PATH` and in the places where Debian hides them. What is not found is an error that carries the
-//! one line which installs it.
+//! Programs are searched in `PATH` and in the places where Debian hides them. What is not found is an error that
+//! carries the one line which installs it.
 
 use std::env;
 use std::os::unix::process::CommandExt;

@@ -1,8 +1,8 @@
 //! What does a bad network look like to the code under test?
 //!
-//! A TCP proxy on a port of its own in front of any server. The fault can be changed at any moment and holds for the connections
-//! that exist as well as for new ones; the counters prove that it fired. Two threads per connection, one per direction; each looks
-//! at the fault at least every [`TICK`].
+//! A TCP proxy on a port of its own in front of any server. The fault can be changed at any moment and holds for the
+//! connections that exist as well as for new ones; the counters prove that it fired. Two threads per connection, one
+//! per direction; each looks at the fault at least every [`TICK`].
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -27,7 +27,8 @@ pub enum Fault {
     Pass,
     /// Everything passes, this much later in each direction.
     Delay(Duration),
-    /// Connections are accepted and nothing moves. What was sent is delivered when the fault ends, as by a slow network.
+    /// Connections are accepted and nothing moves. What was sent is delivered when the fault ends, as by a slow
+    /// network.
     Stall,
     /// This many bytes of replies pass on each connection, then it is closed on both sides.
     CutAfter(u64),
@@ -53,7 +54,8 @@ pub enum Fault {
 pub struct Counts {
     /// Connections accepted.
     pub accepted: u64,
-    /// Times a fault took effect: a chunk delayed, dropped or held back, a connection cut, reset or refused by closing.
+    /// Times a fault took effect: a chunk delayed, dropped or held back, a connection cut, reset or refused by
+    /// closing.
     pub faults: u64,
     /// Bytes sent on to the server.
     pub to_server: u64,
@@ -390,8 +392,8 @@ impl<'a> Pump<'a> {
         let mut buffer = [0; 16 * 1024];
         match self.source().read(&mut buffer) {
             Ok(0) => self.source_ended = true,
-            // The fault of this moment: the one from before the wait may be over, and a test that sets a fault and then sends
-            // must see these very bytes meet it.
+            // The fault of this moment: the one from before the wait may be over, and a test that sets a fault and then
+            // sends must see these very bytes meet it.
             Ok(count) => return self.take(&buffer[..count], self.setting()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // A reset by one side reaches the other.

@@ -1,9 +1,9 @@
 //! Which servers does the whole test run share?
 //!
-//! `cargo xtask test` starts one of each and exports their URLs. Where a variable is absent (a developer runs `cargo nextest` or
-//! `cargo test` alone), the first test that asks starts a private server that lives as long as its process. nextest has one process
-//! per test, so for many tests the quick way is `cargo xtask test --quick -p PACKAGE`, or `cargo xtask servers` in another
-//! terminal. Set a variable yourself to use a server that exists already.
+//! `cargo xtask test` starts one of each and exports their URLs. Where a variable is absent (a developer runs `cargo
+//! nextest` or `cargo test` alone), the first test that asks starts a private server that lives as long as its process.
+//! nextest has one process per test, so for many tests the quick way is `cargo xtask test --quick -p PACKAGE`, or
+//! `cargo xtask servers` in another terminal. Set a variable yourself to use a server that exists already.
 
 use std::env;
 use std::path::PathBuf;
@@ -112,8 +112,8 @@ pub fn fresh_postgres_database() -> String {
     fresh_database_at(&postgres_url())
 }
 
-/// Makes an empty database on the server behind `url` and returns its URL: the same with another database. It works through
-/// a pooler too.
+/// Makes an empty database on the server behind `url` and returns its URL: the same with another database. It works
+/// through a pooler too.
 ///
 /// # Panics
 ///
@@ -126,7 +126,8 @@ pub fn fresh_database_at(url: &str) -> String {
 ///
 /// # Errors
 ///
-/// The reason why there is none: it is the one server a machine may lack, and the test that wanted it prints the reason.
+/// The reason why there is none: it is the one server a machine may lack, and the test that wanted it prints the
+/// reason.
 pub fn firestore_emulator() -> Result<String> {
     static EMULATOR: OnceLock<Result<FirestoreEmulator, String>> = OnceLock::new();
     if let Some(address) = given(variables::FIRESTORE) {

@@ -1,8 +1,8 @@
 //! Whom does a TLS test trust?
 //!
 //! A certificate authority made for one server and thrown away with it. Three pairs are signed by it: the server's (for
-//! `localhost` and 127.0.0.1), a client's, and nothing else. A second [`Certificates`] is the wrong authority for the test that
-//! must refuse it.
+//! `localhost` and 127.0.0.1), a client's, and nothing else. A second [`Certificates`] is the wrong authority for the
+//! test that must refuse it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,8 +1,8 @@
 //! What does a lock in Firestore cost in time and in calls?
 //!
-//! On the emulator inside this process, behind a link that makes every call take 20 ms longer, so that the figures are about
-//! round trips and not about this machine. The contender is the same lock by server-side transactions, which is what
-//! `runTransaction` of the high-level clients does: begin, read, commit. `--google` adds Google's own emulator.
+//! On the emulator inside this process, behind a link that makes every call take 20 ms longer, so that the figures are
+//! about round trips and not about this machine. The contender is the same lock by server-side transactions, which is
+//! what `runTransaction` of the high-level clients does: begin, read, commit. `--google` adds Google's own emulator.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod pessimistic;

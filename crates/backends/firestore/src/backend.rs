@@ -1,8 +1,8 @@
 //! How does Firestore carry a lock?
 //!
 //! Optimistically: read, decide on this machine's clock, then one Commit whose every write names the version that was
-//! read. Whoever commits first wins; the others see the new state when they read again. Two calls each for acquire, release and
-//! extend, one when the lock is held and for every look.
+//! read. Whoever commits first wins; the others see the new state when they read again. Two calls each for acquire,
+//! release and extend, one when the lock is held and for every look.
 
 use std::fmt;
 use std::sync::Arc;

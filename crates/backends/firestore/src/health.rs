@@ -1,7 +1,7 @@
 //! What should an operator know about this Firestore?
 //!
-//! Whether it answers, whether the query that release and extend live by works, and how far the clocks are apart: eight round trips,
-//! of which the shortest tells most.
+//! Whether it answers, whether the query that release and extend live by works, and how far the clocks are apart: eight
+//! round trips, of which the shortest tells most.
 
 use syncguard_core::{HealthReport, HealthStatus, LockError, LockId};
 

@@ -1,9 +1,9 @@
 //! Locks in Firestore, for programs that have it already.
 //!
-//! One document per lock, one per fence counter, no server-side transaction: an operation reads, decides, and commits on the
-//! condition that nothing it read has changed. Firestore offers no clock to ask, so **each client's own clock decides when
-//! a lease is over**: run NTP on every machine, watch [`FirestoreBackend::clock_offset`], and have acquire refuse a
-//! wrong clock with `?clock=strict`. Where clocks cannot be trusted, use another backend.
+//! One document per lock, one per fence counter, no server-side transaction: an operation reads, decides, and commits
+//! on the condition that nothing it read has changed. Firestore offers no clock to ask, so **each client's own clock
+//! decides when a lease is over**: run NTP on every machine, watch [`FirestoreBackend::clock_offset`], and have acquire
+//! refuse a wrong clock with `?clock=strict`. Where clocks cannot be trusted, use another backend.
 //!
 //! ```no_run
 //! use syncguard_firestore::FirestoreBackend;

@@ -1,8 +1,8 @@
 //! How does this process hear that a lock document went away?
 //!
 //! By one Listen stream with one target per waited-for document. A deleted document is a hint. Core's
-//! [`Listener`](syncguard_core::listener::Listener) decides when to connect, subscribe and wake; here is only what Firestore
-//! needs for it.
+//! [`Listener`](syncguard_core::listener::Listener) decides when to connect, subscribe and wake; here is only what
+//! Firestore needs for it.
 
 use std::collections::HashMap;
 use std::pin::Pin;

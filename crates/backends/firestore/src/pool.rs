@@ -1,8 +1,8 @@
 //! Which connection does a call use, and when is it given up?
 //!
-//! All tasks share one HTTP/2 channel. It is replaced when a call on it got no answer in time (a connection can go silent
-//! without an end: a suspended machine, a dropped NAT entry), and when the runtime that made it has ended, since its
-//! worker ended with it. The same runtime renews access tokens, so credentials are made anew then as well.
+//! All tasks share one HTTP/2 channel. It is replaced when a call on it got no answer in time (a connection can go
+//! silent without an end: a suspended machine, a dropped NAT entry), and when the runtime that made it has ended, since
+//! its worker ended with it. The same runtime renews access tokens, so credentials are made anew then as well.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -187,7 +187,8 @@ impl Rpc {
         .await
     }
 
-    /// Asks on the shared connection and, should that stay silent, on a new one as well. Only for what may be asked twice.
+    /// Asks on the shared connection and, should that stay silent, on a new one as well. Only for what may be asked
+    /// twice.
     async fn ask<T, C>(&self, patience: Patience, call: impl Fn(Connection) -> C) -> Result<T, RpcError>
     where
         C: Future<Output = Result<T, RpcError>>,

@@ -1,7 +1,7 @@
 //! How wrong is this machine's clock?
 //!
-//! Firestore has no clock to ask, so each client's own decides when a lease is over, and clients whose clocks differ by more
-//! than the tolerance disagree about who holds a lock. Every answer carries the server's time: with the local time
+//! Firestore has no clock to ask, so each client's own decides when a lease is over, and clients whose clocks differ by
+//! more than the tolerance disagree about who holds a lock. Every answer carries the server's time: with the local time
 //! before and after the call it gives the offset for free, ± half the round trip.
 
 use std::fmt;

@@ -17,8 +17,8 @@ impl FirestoreBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for another scheme, a missing project, an unknown
-    /// option or a value that the option does not take.
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for another scheme, a missing project, an
+    /// unknown option or a value that the option does not take.
     pub fn from_url(url: &str) -> Result<Self> {
         let (address, mut options) = UrlOptions::parse("firestore", url)?;
         let url = Url::parse(address).map_err(|_| bad_url("this is not a firestore URL"))?;

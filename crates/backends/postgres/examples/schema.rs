@@ -1,4 +1,5 @@
-//! Prints the SQL that creates the tables: `cargo run -p syncguard-postgres --example schema [TABLE FENCE_TABLE] [--protect]`.
+//! Prints the SQL that creates the tables: `cargo run -p syncguard-postgres --example schema [TABLE FENCE_TABLE]
+//! [--protect]`.
 
 use syncguard_postgres::{PostgresBuilder, protect_counters_sql, schema_sql};
 

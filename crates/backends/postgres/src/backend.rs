@@ -78,8 +78,8 @@ impl PostgresBackend {
         PostgresBuilder::from_url(url)?.connect().await
     }
 
-    /// Starts from the default settings and an address: `host`, `host:port`, several of them with commas between, or the folder
-    /// of a Unix socket.
+    /// Starts from the default settings and an address: `host`, `host:port`, several of them with commas between, or
+    /// the folder of a Unix socket.
     pub fn builder(address: impl Into<String>) -> PostgresBuilder {
         PostgresBuilder::default().address(address)
     }
@@ -99,8 +99,8 @@ impl PostgresBackend {
     /// Creates the tables and indexes that are missing. May be called again, and by many processes at once.
     ///
     /// # Errors
-    /// `InvalidArgument` when one of the two tables is there without the other, `AuthFailed` when the role may not create tables;
-    /// otherwise why the server cannot be used.
+    /// `InvalidArgument` when one of the two tables is there without the other, `AuthFailed` when the role may not
+    /// create tables; otherwise why the server cannot be used.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the schema as it was or complete.

@@ -132,7 +132,8 @@ impl PostgresBuilder {
         url::parse(url)
     }
 
-    /// Sets where the server is: `host`, `host:port`, several of them with commas between, or the folder of a Unix socket.
+    /// Sets where the server is: `host`, `host:port`, several of them with commas between, or the folder of a Unix
+    /// socket.
     pub fn address(mut self, address: impl Into<String>) -> Self {
         self.address = Some(address.into());
         self
@@ -174,22 +175,22 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets whether missing tables are created when connecting. Default true. Switch it off for a role that may not create
-    /// tables. One table without the other is never completed: it means that counters were lost.
+    /// Sets whether missing tables are created when connecting. Default true. Switch it off for a role that may not
+    /// create tables. One table without the other is never completed: it means that counters were lost.
     pub fn auto_create_tables(mut self, yes: bool) -> Self {
         self.auto_create_tables = yes;
         self
     }
 
-    /// Sets whether `is_locked` removes the key's lock, in the background, if it has been dead for two seconds. Default false:
-    /// looking changes nothing.
+    /// Sets whether `is_locked` removes the key's lock, in the background, if it has been dead for two seconds. Default
+    /// false: looking changes nothing.
     pub fn cleanup_in_is_locked(mut self, yes: bool) -> Self {
         self.cleanup_in_is_locked = yes;
         self
     }
 
-    /// Sets whether a fence is never below the server's time in milliseconds, so that it rises even after the counters were
-    /// lost (an asynchronous failover, a restore). The first fence of a key is then not 1. Default false.
+    /// Sets whether a fence is never below the server's time in milliseconds, so that it rises even after the counters
+    /// were lost (an asynchronous failover, a restore). The first fence of a key is then not 1. Default false.
     pub fn fence_floor(mut self, clock: bool) -> Self {
         self.fence_floor = clock;
         self
@@ -220,15 +221,15 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets how long one operation may take altogether. Default 5 s; acquire and extend also stop at a third of their ttl, but
-    /// not before 1 s.
+    /// Sets how long one operation may take altogether. Default 5 s; acquire and extend also stop at a third of their
+    /// ttl, but not before 1 s.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// Sets whether waiters are woken by the server (on one connection of their own) or only look again from time to time.
-    /// Default true.
+    /// Sets whether waiters are woken by the server (on one connection of their own) or only look again from time to
+    /// time. Default true.
     pub fn wake(mut self, yes: bool) -> Self {
         self.wake = yes;
         self
@@ -240,7 +241,8 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets whether a connection to another machine must be encrypted. Default false, as in libpq; a plain one is warned of.
+    /// Sets whether a connection to another machine must be encrypted. Default false, as in libpq; a plain one is
+    /// warned of.
     pub fn require_tls(mut self, yes: bool) -> Self {
         self.require_tls = yes;
         self
@@ -289,8 +291,8 @@ impl PostgresBuilder {
         PostgresBackend::start(self).await
     }
 
-    /// Uses a pool that was made elsewhere. Wake-ups then need [`wake_url`](Self::wake_url); the settings of connections
-    /// are the pool's own.
+    /// Uses a pool that was made elsewhere. Wake-ups then need [`wake_url`](Self::wake_url); the settings of
+    /// connections are the pool's own.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).

@@ -1,7 +1,8 @@
 //! How does a connection come about?
 //!
-//! The hosts are tried in order; each attempt ends with one question that tells whether the server may be written to (`target_session_attrs`)
-//! and whether a pooler stands in between. Connecting is rare, so the question costs nothing that counts.
+//! The hosts are tried in order; each attempt ends with one question that tells whether the server may be written to
+//! (`target_session_attrs`) and whether a pooler stands in between. Connecting is rare, so the question costs nothing
+//! that counts.
 
 use std::fmt;
 use std::future::poll_fn;

@@ -1,8 +1,8 @@
 //! What does a failure of the driver or the server mean to who wants a lock?
 //!
-//! Decided by SQLSTATE and by the type of the cause, never by message text. The server's own words are passed on only for
-//! kinds of errors whose words are ours or the operator's (names of tables, roles, databases), because others quote data:
-//! `Key (lock_id)=(…) already exists`.
+//! Decided by SQLSTATE and by the type of the cause, never by message text. The server's own words are passed on only
+//! for kinds of errors whose words are ours or the operator's (names of tables, roles, databases), because others quote
+//! data: `Key (lock_id)=(…) already exists`.
 
 use std::error::Error;
 use std::{fmt, io};
@@ -192,8 +192,8 @@ pub(crate) fn names_missing_column(error: &LockError) -> bool {
 
 /// Whether this error tells of the end of a connection rather than of a statement that the server refused.
 ///
-/// Poolers report a lost server as an error of their own: PgBouncer as 08P01, others in class 58 or under a code of the server's,
-/// but always as FATAL. What was sent before may have been done.
+/// Poolers report a lost server as an error of their own: PgBouncer as 08P01, others in class 58 or under a code of the
+/// server's, but always as FATAL. What was sent before may have been done.
 pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     let Some(db) = error.as_db_error() else { return true };
     // A pooler may leave out the field that is never translated.

@@ -1,6 +1,7 @@
 //! Can a lock be taken together with other writes, or not at all?
 //!
-//! Yes, when both live in one database: the lock is taken inside the caller's transaction and comes to be when that commits.
+//! Yes, when both live in one database: the lock is taken inside the caller's transaction and comes to be when that
+//! commits.
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, LockError, Result};
 
@@ -14,10 +15,11 @@ use crate::statement::{Hidden, Param, text};
 impl PostgresBackend {
     /// Takes a lock inside a transaction of the caller, atomically with its other writes.
     ///
-    /// Others see the lock when the transaction commits; until then their acquires of this key wait for it, up to their lock timeout,
-    /// so commit soon. The lease counts from this call. After a rollback there was no lock, *and the fence is given again*:
-    /// show it to nobody outside the transaction before the commit. The transaction must run under READ COMMITTED and reach the same
-    /// database as this backend. From here on it commits synchronously, because a lost commit would repeat a fence.
+    /// Others see the lock when the transaction commits; until then their acquires of this key wait for it, up to their
+    /// lock timeout, so commit soon. The lease counts from this call. After a rollback there was no lock, *and the
+    /// fence is given again*: show it to nobody outside the transaction before the commit. The transaction must run
+    /// under READ COMMITTED and reach the same database as this backend. From here on it commits synchronously,
+    /// because a lost commit would repeat a fence.
     ///
     /// ```no_run
     /// # async fn example(backend: syncguard_postgres::PostgresBackend, mut client: tokio_postgres::Client)
@@ -38,8 +40,8 @@ impl PostgresBackend {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` when the transaction has another isolation level. After any error from the server the transaction is
-    /// aborted, as after every failed statement.
+    /// `InvalidArgument` when the transaction has another isolation level. After any error from the server the
+    /// transaction is aborted, as after every failed statement.
     ///
     /// # Cancel safety
     /// Roll the transaction back after dropping the future: it may or may not hold the lock.

@@ -1,8 +1,8 @@
 //! Locks in a `PostgreSQL` database that you run anyway.
 //!
-//! Every operation is one transaction in one round trip. The server's clock decides liveness, the server's disk keeps the
-//! fences, and waiters are woken by the server. Works behind transaction poolers and shares its tables with the TypeScript
-//! original. `docs/backends/postgres.md` has guarantees, grants, sizing and poolers.
+//! Every operation is one transaction in one round trip. The server's clock decides liveness, the server's disk keeps
+//! the fences, and waiters are woken by the server. Works behind transaction poolers and shares its tables with the
+//! TypeScript original. `docs/backends/postgres.md` has guarantees, grants, sizing and poolers.
 //!
 //! * [`PostgresBackend::connect`] takes a URL, [`PostgresBackend::builder`] an address.
 //! * [`schema_sql`] is the SQL for migrations.
@@ -12,7 +12,8 @@
 //! | `deadpool` | `PostgresBackend::from_pool`: your own `deadpool_postgres::Pool`; the crate is re-exported |
 //! | `transaction` | `PostgresBackend::acquire_in_tx`: a lock taken atomically with your own writes; `tokio_postgres` is re-exported |
 //!
-//! Tested on Linux; nothing in it is known to fail on macOS. It does not build on Windows, for want of Unix sockets there.
+//! Tested on Linux; nothing in it is known to fail on macOS. It does not build on Windows, for want of Unix sockets
+//! there.
 
 #[cfg(not(unix))]
 compile_error!("syncguard-postgres builds on Unix only: it can connect through Unix sockets");

@@ -1,9 +1,10 @@
 //! How does this process hear that a lock was released elsewhere?
 //!
-//! Over one connection that `LISTEN`s on the table's channel. `NOTIFY` makes all commits of a database queue up, so a release
-//! notifies only if somebody waits, and it must learn that for free. A waiting process therefore holds a *shared advisory lock* on
-//! the waited key; a release tries the same lock exclusively, which fails exactly when somebody waits. No row is written, nothing
-//! is left behind by a process that dies, and a release that nobody waits for pays one entry in the server's lock table.
+//! Over one connection that `LISTEN`s on the table's channel. `NOTIFY` makes all commits of a database queue up, so a
+//! release notifies only if somebody waits, and it must learn that for free. A waiting process therefore holds a
+//! *shared advisory lock* on the waited key; a release tries the same lock exclusively, which fails exactly when
+//! somebody waits. No row is written, nothing is left behind by a process that dies, and a release that nobody waits
+//! for pays one entry in the server's lock table.
 //!
 //! When to connect, subscribe, ping, give up and wake is the [core's](syncguard_core::listener) part; here is how.
 
@@ -23,8 +24,8 @@ use crate::connect::{self, Connected, Target};
 use crate::statement::HiddenList;
 use crate::table::Tables;
 
-/// Each waited key is an entry in the server's shared lock table, which has about 64 per connection. Whoever waits beyond
-/// this many keys at once looks again from time to time.
+/// Each waited key is an entry in the server's shared lock table, which has about 64 per connection. Whoever waits
+/// beyond this many keys at once looks again from time to time.
 const MAX_KEYS: usize = 256;
 
 /// For how long a release that is just committing may keep its key's lock from us, and how often we ask.

@@ -6,7 +6,8 @@ use syncguard_core::{Key, Result};
 /// 1700 bytes: what an entry of a B-tree takes, with room to spare.
 const LIMIT: StorageLimit = StorageLimit::new(1700, 0);
 
-/// The storage names of one key. A key has at most 512 bytes, so its name is the key itself: what hears releases relies on it.
+/// The storage names of one key. A key has at most 512 bytes, so its name is the key itself: what hears releases relies
+/// on it.
 pub(crate) struct Names {
     pub(crate) lock: String,
     pub(crate) fence: String,

@@ -1,8 +1,8 @@
 //! How does a request become one transaction?
 //!
 //! Each operation is a pair of statements that travel together ([`pipeline`](crate::pipeline)): the *gate* bounds the
-//! waits and takes the key's advisory lock, the *decision* does the work. What they decide stands in `sql/*.sql`; what the
-//! answers mean, in [`row`](crate::row).
+//! waits and takes the key's advisory lock, the *decision* does the work. What they decide stands in `sql/*.sql`; what
+//! the answers mean, in [`row`](crate::row).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,7 +66,8 @@ impl Inner {
     pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
         let deadline = self.deadline_within(request.ttl);
         let names = Names::new(request.key)?;
-        // Waiting here costs no connection. The order matters: a place among the acquires is taken only by who can use it.
+        // Waiting here costs no connection. The order matters: a place among the acquires is taken only by who can use
+        // it.
         let _turn = self.turns.take(&names.lock, deadline).await?;
         let _slot = timeout_at(deadline, self.acquires.acquire()).await.map_err(|_| error::all_busy())?;
         let mut session = self.pool.get(deadline).await?;
@@ -141,7 +142,8 @@ impl Inner {
         live.ok_or_else(|| error::damaged("expiry").with_key(key))
     }
 
-    /// Removes one dead lock in the background. Tidying up is a courtesy: nobody waits for it, and there is one at a time.
+    /// Removes one dead lock in the background. Tidying up is a courtesy: nobody waits for it, and there is one at a
+    /// time.
     fn clean_up(self: &Arc<Self>, storage_key: String) {
         if self.cleaning.swap(true, Ordering::AcqRel) {
             return;

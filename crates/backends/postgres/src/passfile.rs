@@ -1,7 +1,7 @@
 //! Where does the password come from if nobody gave one?
 //!
-//! From libpq's password file: `PGPASSFILE` or `~/.pgpass`, lines of `host:port:database:user:password`, where `*` fits anything and
-//! a backslash takes the next character as it is. As in libpq, a file that others can read is not used.
+//! From libpq's password file: `PGPASSFILE` or `~/.pgpass`, lines of `host:port:database:user:password`, where `*` fits
+//! anything and a backslash takes the next character as it is. As in libpq, a file that others can read is not used.
 
 use std::path::{Path, PathBuf};
 

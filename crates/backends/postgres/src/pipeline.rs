@@ -1,8 +1,8 @@
 //! How is a transaction one round trip?
 //!
-//! `BEGIN`, the gate (bounds and the advisory lock), the deciding statement and `COMMIT` are sent together; the server works through
-//! them in order and the answers come back together. If one fails the server refuses the rest and `COMMIT` becomes a
-//! rollback, so nothing depends on the client seeing the middle.
+//! `BEGIN`, the gate (bounds and the advisory lock), the deciding statement and `COMMIT` are sent together; the server
+//! works through them in order and the answers come back together. If one fails the server refuses the rest and
+//! `COMMIT` becomes a rollback, so nothing depends on the client seeing the middle.
 
 use syncguard_core::{LockError, Result};
 use tokio::time::{Instant, timeout_at};
@@ -66,8 +66,8 @@ async fn send(session: &Session, named: bool, gate: Call<'_>, decision: Call<'_>
         client.batch_execute(COMMIT),
     );
     // The first error is the cause; those after it only say that the transaction is aborted. If the server itself
-    // refused a statement, the commit cannot have happened. A pooler that lost the server answers with an error too, and
-    // it may have lost the server after the commit.
+    // refused a statement, the commit cannot have happened. A pooler that lost the server answers with an error too,
+    // and it may have lost the server after the commit.
     let refused = |error: tokio_postgres::Error| Failure { may_have_committed: error::ends_connection(&error), error };
     begun.map_err(refused)?;
     passed.map_err(refused)?;

@@ -1,11 +1,11 @@
 //! Who may use a connection, and what happens to one that was left in the middle?
 //!
-//! Connections are kept on a stack and handed out one operation at a time. Three rules keep a stuck key from stopping the rest:
-//! acquires of one key go one after another (the server would serialise them anyway, at the price of a connection each), all
-//! acquires together leave some connections to release and extend, and every wait is bounded.
+//! Connections are kept on a stack and handed out one operation at a time. Three rules keep a stuck key from stopping
+//! the rest: acquires of one key go one after another (the server would serialise them anyway, at the price of a
+//! connection each), all acquires together leave some connections to release and extend, and every wait is bounded.
 //!
-//! A connection whose operation did not come to its end, because it failed, timed out or its future was dropped, may be in
-//! an open transaction or owe answers. It is closed, never handed on.
+//! A connection whose operation did not come to its end, because it failed, timed out or its future was dropped, may be
+//! in an open transaction or owe answers. It is closed, never handed on.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -201,7 +201,8 @@ impl Session {
         self.state = State::Clean;
     }
 
-    /// It broke or fell silent. The idle ones beside it went the same way, most likely, and are not worth a timeout each.
+    /// It broke or fell silent. The idle ones beside it went the same way, most likely, and are not worth a timeout
+    /// each.
     pub(crate) fn broke(&mut self) {
         self.state = State::Broken;
     }

@@ -1,7 +1,8 @@
 //! How do the tables come into being, and what if they are not there?
 //!
-//! Set-up looks first and creates only what is missing, under an advisory lock of its own: `CREATE … IF NOT EXISTS` is not safe when
-//! forty processes start at once, and `CREATE INDEX` would wait for every running transaction even if there is nothing to do.
+//! Set-up looks first and creates only what is missing, under an advisory lock of its own: `CREATE … IF NOT EXISTS` is
+//! not safe when forty processes start at once, and `CREATE INDEX` would wait for every running transaction even if
+//! there is nothing to do.
 
 use std::time::Duration;
 
@@ -64,8 +65,8 @@ impl Schema {
         self.locks && self.fences && self.unique_lock_id && self.expires_index
     }
 
-    /// One table without the other. Somebody dropped the counters, or misspelt a name: creating the other one would begin
-    /// the fences anew beside locks or counters that exist.
+    /// One table without the other. Somebody dropped the counters, or misspelt a name: creating the other one would
+    /// begin the fences anew beside locks or counters that exist.
     pub(crate) fn is_half(self) -> bool {
         self.locks != self.fences
     }

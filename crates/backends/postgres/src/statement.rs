@@ -1,10 +1,11 @@
 //! Which statements does the backend speak?
 //!
-//! The files in `sql/`, with the table names put in once. Every value travels as a parameter; none is ever part of the text.
+//! The files in `sql/`, with the table names put in once. Every value travels as a parameter; none is ever part of the
+//! text.
 //!
-//! A statement is *named* (prepared once per connection) where the connection leads straight to a server, and *unnamed* (parsed
-//! at every call, half the speed) behind a pooler: there the next transaction may run on another server connection, on
-//! which the same name may stand for somebody else's statement.
+//! A statement is *named* (prepared once per connection) where the connection leads straight to a server, and *unnamed*
+//! (parsed at every call, half the speed) behind a pooler: there the next transaction may run on another server
+//! connection, on which the same name may stand for somebody else's statement.
 
 use std::error::Error;
 use std::fmt;
@@ -231,7 +232,8 @@ mod tests {
         assert_eq!(statements.acquire_without_key_debug.text.matches("$5").count(), 1);
     }
 
-    /// The tolerance and the cleanup guard are written out in SQL, where a reader looks for them; here they are compared.
+    /// The tolerance and the cleanup guard are written out in SQL, where a reader looks for them; here they are
+    /// compared.
     #[test]
     fn the_numbers_in_the_statements_are_the_constants_of_the_core() {
         let statements = Statements::new(&Tables::parse("l", "f").unwrap());

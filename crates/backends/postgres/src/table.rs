@@ -1,8 +1,9 @@
 //! Which names may the tables have, and how are they written?
 //!
 //! `table` or `schema.table`, each part a letter or underscore followed by letters, digits and underscores, at most 63
-//! bytes. Names are validated *and* quoted, so mixed case and SQL keywords mean what they say. The two tables are compared
-//! as `PostgreSQL` would fold them: a lock table that is also the counter table would lose its counters to cleanup.
+//! bytes. Names are validated *and* quoted, so mixed case and SQL keywords mean what they say. The two tables are
+//! compared as `PostgreSQL` would fold them: a lock table that is also the counter table would lose its counters to
+//! cleanup.
 
 use syncguard_core::{HashId, LockError, Result};
 

@@ -1,7 +1,7 @@
 //! How sure must a client be of whom it talks to?
 //!
-//! The six words of `sslmode`, as libpq means them, with one step up: `require` with roots at hand checks the certificate and the
-//! host name instead of looking away.
+//! The six words of `sslmode`, as libpq means them, with one step up: `require` with roots at hand checks the
+//! certificate and the host name instead of looking away.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

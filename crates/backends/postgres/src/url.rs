@@ -1,7 +1,7 @@
 //! What does a URL say?
 //!
-//! `postgres://user:password@host:port,host:port/database?option=value`. The driver reads what is before the question mark; every
-//! option is read here, in libpq's spelling where libpq has it.
+//! `postgres://user:password@host:port,host:port/database?option=value`. The driver reads what is before the question
+//! mark; every option is read here, in libpq's spelling where libpq has it.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! What is between the driver and the network?
 //!
-//! [`Wire`] negotiates encryption as `sslmode` says (the driver knows three of the six words) and reads along while the server
-//! introduces itself: the process id it announces there differs from `pg_backend_pid()` exactly when a pooler stands
-//! in between. The driver is told to "negotiate directly", which hands the bare socket to this connector.
+//! [`Wire`] negotiates encryption as `sslmode` says (the driver knows three of the six words) and reads along while the
+//! server introduces itself: the process id it announces there differs from `pg_backend_pid()` exactly when a pooler
+//! stands in between. The driver is told to "negotiate directly", which hands the bare socket to this connector.
 
 use std::io;
 use std::pin::Pin;

@@ -38,8 +38,8 @@ impl RedisBackend {
     /// Connects to the server that a URL names; `docs/backends/redis.md` lists the schemes and options.
     ///
     /// # Errors
-    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for a malformed URL; otherwise what kept it from connecting, with the
-    /// address and a hint, and never with the password.
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for a malformed URL; otherwise what kept it from
+    /// connecting, with the address and a hint, and never with the password.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the connection.

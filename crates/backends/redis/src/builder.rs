@@ -1,6 +1,7 @@
 //! What can a user choose about the Redis backend?
 //!
-//! Everything a URL can say, as a builder. The URL's grammar is in [`url`](crate::url); both end in one validated [`RedisBuilder`].
+//! Everything a URL can say, as a builder. The URL's grammar is in [`url`](crate::url); both end in one validated
+//! [`RedisBuilder`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -144,8 +145,8 @@ impl RedisBuilder {
     /// Reads a URL with all its options; `docs/backends/redis.md` lists them.
     ///
     /// # Errors
-    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for an unknown scheme or option (the hint names the known
-    /// ones) and for a malformed part. No message repeats the URL.
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for an unknown scheme or option (the hint names
+    /// the known ones) and for a malformed part. No message repeats the URL.
     pub fn from_url(url: &str) -> Result<Self> {
         url::parse(url)
     }
@@ -153,8 +154,8 @@ impl RedisBuilder {
     /// Connects.
     ///
     /// # Errors
-    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for settings that contradict each other; otherwise what
-    /// kept it from connecting, with the address and a hint, and never with the password.
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for settings that contradict each other;
+    /// otherwise what kept it from connecting, with the address and a hint, and never with the password.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the connection.
@@ -225,7 +226,8 @@ impl RedisBuilder {
         self
     }
 
-    /// How long one operation may take. 5 s by default; operations with a ttl use at most a third of it, but at least 1 s.
+    /// How long one operation may take. 5 s by default; operations with a ttl use at most a third of it, but at least 1
+    /// s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -275,8 +277,8 @@ impl RedisBuilder {
         self
     }
 
-    /// Spreads the stored names over sixteen hash tags, as `redis+cluster://` does. Needed only for a cluster connection that
-    /// is [brought along](crate::RedisBackend::from_connection) with a prefix that has no hash tag.
+    /// Spreads the stored names over sixteen hash tags, as `redis+cluster://` does. Needed only for a cluster
+    /// connection that is [brought along](crate::RedisBackend::from_connection) with a prefix that has no hash tag.
     #[must_use]
     pub fn cluster_names(mut self, cluster: bool) -> Self {
         self.cluster_names = cluster;

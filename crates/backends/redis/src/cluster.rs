@@ -1,8 +1,8 @@
 //! Which node of a cluster serves a slot?
 //!
-//! What `CLUSTER SLOTS` said, corrected by every `MOVED`. A redirect says that nothing was done, so it is followed; a lost connection may
-//! have lost an answer, so it is not repeated, only learned from: whoever doubts a node asks the others, in a task that outlives the
-//! caller, until they name another master or the node answers again.
+//! What `CLUSTER SLOTS` said, corrected by every `MOVED`. A redirect says that nothing was done, so it is followed; a
+//! lost connection may have lost an answer, so it is not repeated, only learned from: whoever doubts a node asks the
+//! others, in a task that outlives the caller, until they name another master or the node answers again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -20,7 +20,8 @@ use crate::router::{Master, two};
 /// A slot moves at most once per failover; more redirects than this in one call are a loop.
 const MAX_REDIRECTS: u32 = 5;
 
-/// How often the others are asked about a node in doubt. A cluster promotes a replica after its node timeout, 15 s by default.
+/// How often the others are asked about a node in doubt. A cluster promotes a replica after its node timeout, 15 s by
+/// default.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 const ASK_TIMES: u32 = 40;
 

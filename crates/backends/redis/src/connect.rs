@@ -1,7 +1,8 @@
 //! How does a connection come to be?
 //!
-//! Open a stream, log in, and behind sentinels first ask them who the master is. One bound covers all of it. The stream (TCP, TLS over
-//! TCP, or a Unix socket) is opened here and not by the driver: so failures keep their kind, and the reader counts what it hears.
+//! Open a stream, log in, and behind sentinels first ask them who the master is. One bound covers all of it. The stream
+//! (TCP, TLS over TCP, or a Unix socket) is opened here and not by the driver: so failures keep their kind, and the
+//! reader counts what it hears.
 
 use std::io;
 use std::pin::Pin;
@@ -113,8 +114,8 @@ impl Connector {
         .await
     }
 
-    /// Whether the server refused a password that it does not ask for. Its word for that means other things as well, so it is tried:
-    /// without the password it answers.
+    /// Whether the server refused a password that it does not ask for. Its word for that means other things as well, so
+    /// it is tried: without the password it answers.
     async fn has_needless_password(&self, address: &Address, refused: &ConnectError) -> bool {
         if !refused.is_about_login() || self.login.user.is_some() || self.login.password.is_none() {
             return false;
@@ -273,8 +274,8 @@ fn micros(moment: Instant) -> u64 {
 }
 
 impl Stream {
-    /// Opens a stream. The caller bounds the time; `handshake` bounds TLS alone, so that its silence can be told from the network's:
-    /// a plaintext server answers a TLS greeting with nothing at all.
+    /// Opens a stream. The caller bounds the time; `handshake` bounds TLS alone, so that its silence can be told from
+    /// the network's: a plaintext server answers a TLS greeting with nothing at all.
     pub(crate) async fn open(address: &Address, tls: Option<&TlsConnector>, handshake: Duration) -> io::Result<Self> {
         let inner: Box<dyn Duplex> = match address {
             Address::Tcp { host, port } => {

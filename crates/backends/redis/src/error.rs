@@ -1,7 +1,7 @@
 //! What did the server, the driver or the network mean by that?
 //!
-//! Decided by code words and kinds, never by message text: texts change between versions and may carry a user's key. For the same
-//! reason a server's text is not passed on; its code word is.
+//! Decided by code words and kinds, never by message text: texts change between versions and may carry a user's key.
+//! For the same reason a server's text is not passed on; its code word is.
 
 use std::fmt;
 use std::io;
@@ -50,7 +50,8 @@ impl CallError {
                 .ambiguous(),
             Self::Redis(error) => match error.code() {
                 // A script was refused a call; the first word of the rest says why. The calls of the scripts cannot be
-                // malformed, so a bare ERR can only mean that the user lacks the right: Redis has no word for that there.
+                // malformed, so a bare ERR can only mean that the user lacks the right: Redis has no word for that
+                // there.
                 Some("SYNCGUARDREFUSED") => match error.detail().and_then(|detail| detail.split(' ').next()) {
                     Some("ERR") | None => from_word("NOPERM"),
                     Some(word) => from_word(word),
@@ -127,7 +128,8 @@ fn from_driver(error: &RedisError) -> LockError {
             .with_hint("the request may have been carried out")
             .ambiguous(),
         ErrorKind::AuthenticationFailed => auth("redis refused the user or the password", "check them in the url"),
-        // A reply that was cut short, or bytes that are none: what was done is not known, and the connection is of no use.
+        // A reply that was cut short, or bytes that are none: what was done is not known, and the connection is of no
+        // use.
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
             LockError::new(ErrorCode::ServiceUnavailable, "redis sent a reply that is cut short or not of its protocol")
                 .with_hint("the request may have been carried out")

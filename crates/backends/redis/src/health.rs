@@ -1,7 +1,7 @@
 //! What should an operator know about this Redis?
 //!
-//! Whether it answers, lets us in and runs the scripts; and whether its settings keep the fences: eviction and missing persistence lose
-//! counters, replication alone does not save them.
+//! Whether it answers, lets us in and runs the scripts; and whether its settings keep the fences: eviction and missing
+//! persistence lose counters, replication alone does not save them.
 
 use redis::{Cmd, Value};
 use syncguard_core::time::{Clock, SystemClock};

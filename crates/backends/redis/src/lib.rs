@@ -1,12 +1,13 @@
 //! Locks in Redis (or Valkey): a single server, behind Sentinel, or in a Cluster.
 //!
-//! Acquire is one Lua script and one round trip, and so are release and extend of a lock that this process acquired (for another
-//! process's lock id its name is read first); `is_locked` reads the lock and the time. The server's clock decides, the server counts the fences, and releases wake the
-//! waiters of all processes. What Redis itself can lose (an asynchronous failover, a crash without an append-only file, an
-//! eviction) is told in `docs/backends/redis.md`, with what fences still protect then.
+//! Acquire is one Lua script and one round trip, and so are release and extend of a lock that this process acquired
+//! (for another process's lock id its name is read first); `is_locked` reads the lock and the time. The server's clock
+//! decides, the server counts the fences, and releases wake the waiters of all processes. What Redis itself can lose
+//! (an asynchronous failover, a crash without an append-only file, an eviction) is told in `docs/backends/redis.md`,
+//! with what fences still protect then.
 //!
-//! Begin with [`RedisBackend::connect`]; [`RedisBuilder`] has everything a URL can say. Inside: `operations` turns lock operations
-//! into scripts, `router` finds the server, `pool` shares connections, `listener` hears releases.
+//! Begin with [`RedisBackend::connect`]; [`RedisBuilder`] has everything a URL can say. Inside: `operations` turns lock
+//! operations into scripts, `router` finds the server, `pool` shares connections, `listener` hears releases.
 
 mod backend;
 mod builder;

@@ -1,7 +1,8 @@
 //! How does this process hear that a lock was released?
 //!
-//! One connection subscribes to the channels of all keys that somebody here waits for; a channel has the name of its lock. Core's
-//! [`Listener`](syncguard_core::listener::Listener) decides when to connect, subscribe and wake; here is only what Redis needs for it.
+//! One connection subscribes to the channels of all keys that somebody here waits for; a channel has the name of its
+//! lock. Core's [`Listener`](syncguard_core::listener::Listener) decides when to connect, subscribe and wake; here is
+//! only what Redis needs for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

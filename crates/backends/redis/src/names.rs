@@ -1,16 +1,16 @@
 //! Under which names does Redis keep a lock?
 //!
 //! `prefix:key` holds the lock, `prefix:id:<lock id>` leads from an id to it, `prefix:fence:prefix:key` counts. On a
-//! cluster all three must live in one slot, so the prefix becomes one of sixteen hash tags `{prefix:0}` … `{prefix:f}`: the key's hash
-//! chooses it and the lock id carries it, so that a release finds the slot from the id alone.
+//! cluster all three must live in one slot, so the prefix becomes one of sixteen hash tags `{prefix:0}` … `{prefix:f}`:
+//! the key's hash chooses it and the lock id carries it, so that a release finds the slot from the id alone.
 
 use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
 use syncguard_core::{Key, LockError, LockId, Result};
 
 const LIMIT: StorageLimit = StorageLimit::new(1000, 26);
 
-/// The longest prefix, in bytes, under which no name of the longest key has to be shortened. The TypeScript original shortens in
-/// another form: beyond this, a fleet of both would count one lock twice, and later hold it twice.
+/// The longest prefix, in bytes, under which no name of the longest key has to be shortened. The TypeScript original
+/// shortens in another form: beyond this, a fleet of both would count one lock twice, and later hold it twice.
 const MAX_PREFIX: usize = 227;
 
 /// The prefix and what follows from it.

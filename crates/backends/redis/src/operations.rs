@@ -1,7 +1,7 @@
 //! How do the operations of a lock become calls to Redis?
 //!
-//! One file per operation, each around one script. Names are in [`names`](crate::names), replies in [`reply`](crate::reply), and
-//! where a call goes in [`router`](crate::router).
+//! One file per operation, each around one script. Names are in [`names`](crate::names), replies in
+//! [`reply`](crate::reply), and where a call goes in [`router`](crate::router).
 
 mod acquire;
 mod extend;

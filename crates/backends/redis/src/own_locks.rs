@@ -1,8 +1,8 @@
 //! Where is the lock of this id?
 //!
-//! A script must declare the lock's name, and release knows only the id. For the locks of this process the name is remembered
-//! here; for an id that came from elsewhere the index in Redis is read first, at the price of one round trip. Either way the script
-//! verifies the index, so what is remembered is a hint and never a proof.
+//! A script must declare the lock's name, and release knows only the id. For the locks of this process the name is
+//! remembered here; for an id that came from elsewhere the index in Redis is read first, at the price of one round
+//! trip. Either way the script verifies the index, so what is remembered is a hint and never a proof.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! How do thousands of tasks talk to one server?
 //!
-//! Over a few connections that each carry many requests at once. A connection that ends is replaced by the next caller, before
-//! anything is sent. When a call has waited in vain on a silent connection, all connections that have been silent since are given up: the
-//! network forgets them together. Nothing is ever sent twice.
+//! Over a few connections that each carry many requests at once. A connection that ends is replaced by the next caller,
+//! before anything is sent. When a call has waited in vain on a silent connection, all connections that have been
+//! silent since are given up: the network forgets them together. Nothing is ever sent twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -26,8 +26,8 @@ pub(crate) struct Pool {
     on_silence: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A call on its way. Dropped without an answer, whether by its own bound or because its caller left (a renewal has a bound of its own,
-/// which ends first), it tells whether the server was silent all the while.
+/// A call on its way. Dropped without an answer, whether by its own bound or because its caller left (a renewal has a
+/// bound of its own, which ends first), it tells whether the server was silent all the while.
 struct Waiting<'a> {
     pool: &'a Pool,
     connection: &'a Connection,
@@ -57,7 +57,8 @@ impl Drop for Waiting<'_> {
 #[derive(Default)]
 struct Entry {
     connection: RwLock<Option<Connection>>,
-    // One caller connects; those who waited share its failure, so that a dead server costs each of them one bound and not a queue of them.
+    // One caller connects; those who waited share its failure, so that a dead server costs each of them one bound and
+    // not a queue of them.
     connecting: tokio::sync::Mutex<Connecting>,
     attempts: AtomicUsize,
 }
@@ -109,8 +110,8 @@ impl Pool {
         }
     }
 
-    /// Every connection that has been silent since then is replaced by the next caller. Calls that are still on it go on: if it was only
-    /// slow, they get their answers.
+    /// Every connection that has been silent since then is replaced by the next caller. Calls that are still on it go
+    /// on: if it was only slow, they get their answers.
     fn give_up_silent(&self, since: Instant) {
         for entry in &self.entries {
             let mut connection = entry.connection.write().unwrap_or_else(PoisonError::into_inner);

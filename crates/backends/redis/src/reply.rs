@@ -20,7 +20,8 @@ pub(crate) enum AcquireReply {
     Dead(String),
 }
 
-/// `head` is the stored value up to its expiry: it holds our id, so a reply that belongs to another call is not taken for ours.
+/// `head` is the stored value up to its expiry: it holds our id, so a reply that belongs to another call is not taken
+/// for ours.
 pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
     match reply {
         Value::BulkString(value) => {

@@ -1,8 +1,8 @@
 //! Which server answers for this name?
 //!
-//! One server, the master that sentinels name, or the cluster node that owns the slot. A redirect (`MOVED`, `ASK`) says that nothing
-//! was done, so it is followed; whatever may have been done is never repeated here. That is why the driver's cluster client, which
-//! repeats commands on its own, is not used.
+//! One server, the master that sentinels name, or the cluster node that owns the slot. A redirect (`MOVED`, `ASK`) says
+//! that nothing was done, so it is followed; whatever may have been done is never repeated here. That is why the
+//! driver's cluster client, which repeats commands on its own, is not used.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -139,7 +139,8 @@ impl Router {
         }
     }
 
-    /// How many connections listen to each channel, at the listening post; nothing where that is not permitted or not known.
+    /// How many connections listen to each channel, at the listening post; nothing where that is not permitted or not
+    /// known.
     pub(crate) async fn listeners(&self, channels: &[&str], timeout: Duration) -> Vec<u64> {
         let mut command = Cmd::new();
         command.arg("PUBSUB").arg("NUMSUB").arg(channels);

@@ -1,7 +1,7 @@
 //! Which programs run inside the server?
 //!
-//! One per operation, in `scripts/*.lua`. They are called by their SHA; when the server has forgotten one (restart, `SCRIPT FLUSH`,
-//! failover) it is sent in full, which also makes the server remember it.
+//! One per operation, in `scripts/*.lua`. They are called by their SHA; when the server has forgotten one (restart,
+//! `SCRIPT FLUSH`, failover) it is sent in full, which also makes the server remember it.
 
 use std::sync::LazyLock;
 

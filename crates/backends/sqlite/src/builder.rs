@@ -19,8 +19,8 @@ pub enum Synchronous {
     /// When it is on the disk: a power cut never makes a fence repeat. The default.
     #[default]
     Full,
-    /// When the system has it: several times faster, safe against crashes of programs, but a power cut may undo the last
-    /// acquisitions and **their fences may then be given again**.
+    /// When the system has it: several times faster, safe against crashes of programs, but a power cut may undo the
+    /// last acquisitions and **their fences may then be given again**.
     Normal,
 }
 
@@ -46,7 +46,8 @@ impl SqliteBuilder {
         }
     }
 
-    /// When an acquisition counts as done. Backends of one file in one process share a writer: the more careful one wins.
+    /// When an acquisition counts as done. Backends of one file in one process share a writer: the more careful one
+    /// wins.
     pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
         self.synchronous = synchronous;
         self
@@ -60,9 +61,9 @@ impl SqliteBuilder {
 
     /// Who may use the file: `0o600`, its owner alone (the default for a new file), or `0o660`, its group as well.
     ///
-    /// It holds for the file when it is created and for all files beside it. A file that exists already must have the mode:
-    /// it is checked, never changed. Put a shared file into a directory that belongs to the group and has the setgid bit
-    /// (`chmod 2770`), so that files made by each user belong to the group.
+    /// It holds for the file when it is created and for all files beside it. A file that exists already must have the
+    /// mode: it is checked, never changed. Put a shared file into a directory that belongs to the group and has the
+    /// setgid bit (`chmod 2770`), so that files made by each user belong to the group.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = Some(mode);
         self
@@ -77,8 +78,9 @@ impl SqliteBuilder {
     /// Opens the file, creating it if there is none. It needs no runtime.
     ///
     /// # Errors
-    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) when the path cannot hold locks or holds something else (nothing
-    /// is changed then), [`ServiceUnavailable`](syncguard_core::ErrorCode::ServiceUnavailable) when the disk is full or fails,
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) when the path cannot hold locks or holds
+    /// something else (nothing is changed then),
+    /// [`ServiceUnavailable`](syncguard_core::ErrorCode::ServiceUnavailable) when the disk is full or fails,
     /// [`Internal`](syncguard_core::ErrorCode::Internal) when the file is damaged.
     ///
     /// # Cancel safety

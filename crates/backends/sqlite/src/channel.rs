@@ -1,8 +1,8 @@
 //! How does a task ask a thread, and what does it know when it stops waiting?
 //!
-//! A [`Ticket`] travels with the request, a [`Pending`] stays with the caller. Whoever moves the shared state first decides:
-//! a request that its caller gave up *before* the thread took it is not done, and the caller knows that for certain;
-//! after that, giving up is ambiguous.
+//! A [`Ticket`] travels with the request, a [`Pending`] stays with the caller. Whoever moves the shared state first
+//! decides: a request that its caller gave up *before* the thread took it is not done, and the caller knows that for
+//! certain; after that, giving up is ambiguous.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -134,8 +134,9 @@ impl Moment {
 
 /// Lets a millisecond of real time pass.
 ///
-/// A test that has paused tokio's clock makes it jump from timer to timer while a thread works for us, and every bound of the
-/// caller would end at once. The clock stands still while the runtime has blocking work; so it goes about as real time does.
+/// A test that has paused tokio's clock makes it jump from timer to timer while a thread works for us, and every bound
+/// of the caller would end at once. The clock stands still while the runtime has blocking work; so it goes about as
+/// real time does.
 async fn slow_down_paused_time() {
     let pause = || std::thread::sleep(Duration::from_millis(1));
     // It fails only with the runtime.

@@ -1,7 +1,7 @@
 //! Is this file ours, and how is a connection to it set up?
 //!
-//! A file is ours by its `application_id`, readable by its `user_version`. An empty file becomes ours in one transaction, so a
-//! crash leaves either nothing or everything. Anything else is refused before a byte of it changes.
+//! A file is ours by its `application_id`, readable by its `user_version`. An empty file becomes ours in one
+//! transaction, so a crash leaves either nothing or everything. Anything else is refused before a byte of it changes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -61,7 +61,8 @@ impl Unclaimed {
     }
 }
 
-/// Looks in one snapshot: between two statements another process may make the file ours, and half of each is a stranger's file.
+/// Looks in one snapshot: between two statements another process may make the file ours, and half of each is a
+/// stranger's file.
 fn look_at_once(path: &Path, db: &Connection) -> Result<Found, Fault> {
     db.execute_batch("BEGIN").map_err(|error| Fault::while_opening(path, &error))?;
     let found = look(path, db);

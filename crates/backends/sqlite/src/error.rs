@@ -1,7 +1,7 @@
 //! What does a failure of SQLite mean to somebody who wants a lock?
 //!
-//! Decided by result code, never by message text. A [`Fault`] can be told to many: one transaction carries the operations
-//! of many tasks, and each of them hears of its end.
+//! Decided by result code, never by message text. A [`Fault`] can be told to many: one transaction carries the
+//! operations of many tasks, and each of them hears of its end.
 
 use std::path::Path;
 

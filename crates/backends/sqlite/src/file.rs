@@ -87,8 +87,8 @@ fn create(path: &Path, mode: u32) -> Result<(), Fault> {
     }
 }
 
-/// Opens a file beside the database, and creates it with the database's mode and owners if there is none: as SQLite does
-/// with its own files, so that whoever may use the database may use all of it.
+/// Opens a file beside the database, and creates it with the database's mode and owners if there is none: as SQLite
+/// does with its own files, so that whoever may use the database may use all of it.
 pub(crate) fn open_beside(database: &Path, path: &Path) -> io::Result<File> {
     let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
     let mut options = OpenOptions::new();
@@ -205,7 +205,8 @@ pub(crate) enum Medium {
     Network(&'static str),
 }
 
-/// What the directory is on. Unknown kinds are local: new local filesystems appear, and a refusal without reason helps nobody.
+/// What the directory is on. Unknown kinds are local: new local filesystems appear, and a refusal without reason helps
+/// nobody.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn medium(directory: &Path) -> Medium {
     // Magic numbers are 32 bits wide; where the field is wider they may come sign-extended.

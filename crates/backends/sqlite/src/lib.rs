@@ -1,14 +1,15 @@
 //! Where do locks live when nothing is installed?
 //!
-//! In one SQLite file that all processes of a machine share. [`SqliteBackend`] keeps the whole contract: fences that survive
-//! kills and power cuts, leases on this machine's clock, waiters that are woken across processes.
+//! In one SQLite file that all processes of a machine share. [`SqliteBackend`] keeps the whole contract: fences that
+//! survive kills and power cuts, leases on this machine's clock, waiters that are woken across processes.
 //!
 //! * Many operations share one commit: a lone task pays one fsync for a lock, a hundred tasks pay about as little each.
 //! * Many processes queue for their turn instead of starving each other.
-//! * A file that is not ours, damaged, replaced, or on a network filesystem is an error that says so; nothing is overwritten.
+//! * A file that is not ours, damaged, replaced, or on a network filesystem is an error that says so; nothing is
+//!   overwritten.
 //!
-//! It works on Linux and other Unixes. On macOS and others than Linux, waiters in *other processes* are not woken by a release:
-//! they look again by their retry schedule. It does not compile for Windows.
+//! It works on Linux and other Unixes. On macOS and others than Linux, waiters in *other processes* are not woken by a
+//! release: they look again by their retry schedule. It does not compile for Windows.
 //!
 //! It is for **one machine**. For locks across machines use the Redis, PostgreSQL or Firestore backend.
 

@@ -1,8 +1,8 @@
 //! How do waiters in other processes learn that a lock was freed?
 //!
 //! By 512 stamps in the queue file. Who frees a lock writes a new stamp into the slot of its name; who waits
-//! has an `inotify` watch on the file, reads the stamps when it changes and wakes the waiters of changed slots. There is nothing
-//! to register and nothing that a killed process leaves behind. With nobody waiting, a release costs one
+//! has an `inotify` watch on the file, reads the stamps when it changes and wakes the waiters of changed slots. There
+//! is nothing to register and nothing that a killed process leaves behind. With nobody waiting, a release costs one
 //! 8-byte write into the page cache.
 //!
 //! Rejected: a futex in shared memory (needs `unsafe`, and a killed waiter leaves its count behind), sockets (stale
@@ -34,15 +34,15 @@ impl Listener {
         Self { known: std::iter::repeat_with(AtomicU64::default).take(SLOTS).collect(), watch: Mutex::default() }
     }
 
-    /// Tells other processes that this name was freed. To be called in the writer's turn, so that nobody else writes a stamp
-    /// between the look at the slot and the write to it.
+    /// Tells other processes that this name was freed. To be called in the writer's turn, so that nobody else writes a
+    /// stamp between the look at the slot and the write to it.
     pub(crate) fn publish(&self, file: &File, hub: &WakeHub, name: &str) {
         let slot = slot_of(name);
         let stamp = u64::try_from(SystemClock.boot().since_start().as_nanos()).unwrap_or(u64::MAX);
         let mut present = [0; size_of::<u64>()];
         let present = file.read_exact_at(&mut present, offset_of(slot)).map_or(0, |()| u64::from_le_bytes(present));
-        // Another key of this slot was freed elsewhere, and our own watch has not read that stamp yet: it never will, once
-        // ours is written over it.
+        // Another key of this slot was freed elsewhere, and our own watch has not read that stamp yet: it never will,
+        // once ours is written over it.
         if self.known[slot].swap(stamp, Ordering::AcqRel) != present {
             wake_slots(hub, &[slot]);
         }

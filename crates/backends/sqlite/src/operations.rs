@@ -108,8 +108,8 @@ impl From<LockError> for Failure {
 impl Operation {
     /// Whether it must be on the disk before it is answered.
     ///
-    /// A fence that was handed out must never be handed out again, and a lease that was promised must not shrink. A release or a
-    /// purge that a power cut undoes is only a lock that its lease ends.
+    /// A fence that was handed out must never be handed out again, and a lease that was promised must not shrink. A
+    /// release or a purge that a power cut undoes is only a lock that its lease ends.
     pub(crate) fn must_survive_a_power_cut(&self) -> bool {
         matches!(self, Self::Acquire(_) | Self::Extend { .. })
     }

@@ -1,7 +1,7 @@
 //! What do all backends of one file in this process share?
 //!
-//! The writer thread, the reader thread, the waiters. A second `open` of the same file joins the first: two writers in one
-//! process would only queue behind each other.
+//! The writer thread, the reader thread, the waiters. A second `open` of the same file joins the first: two writers in
+//! one process would only queue behind each other.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,11 @@
 //! Whose turn is it to write?
 //!
-//! SQLite's own answer is to try again after a nap, and with four busy processes the unlucky one naps for a second. A kernel
-//! lock (`flock`) taken *before* the transaction queues the writers instead. It is an ordering, not the exclusion: SQLite's
-//! locks stay in force, so a lost or bypassed queue costs time and never safety.
+//! SQLite's own answer is to try again after a nap, and with four busy processes the unlucky one naps for a second. A
+//! kernel lock (`flock`) taken *before* the transaction queues the writers instead. It is an ordering, not the
+//! exclusion: SQLite's locks stay in force, so a lost or bypassed queue costs time and never safety.
 //!
-//! The same small file carries the stamps of releases (see [`crate::listener`]); `flock` and its content do not interfere.
+//! The same small file carries the stamps of releases (see [`crate::listener`]); `flock` and its content do not
+//! interfere.
 
 use std::fs::File;
 use std::io;

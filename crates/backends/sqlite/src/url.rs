@@ -1,7 +1,7 @@
 //! Which file does a `sqlite:` URL name, and with which settings?
 //!
-//! An option that is not known is an error that names the known ones: a misspelt `synchronus` must not silently mean the
-//! default.
+//! An option that is not known is an error that names the known ones: a misspelt `synchronus` must not silently mean
+//! the default.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -13,7 +13,8 @@ use syncguard_core::{LockError, Result};
 use crate::builder::{SqliteBuilder, Synchronous};
 
 impl SqliteBuilder {
-    /// Reads `sqlite:PATH?synchronous=full|normal&mode=600|660&cleanup_in_is_locked=true|false`. In the path, `%xx` stands for a byte.
+    /// Reads `sqlite:PATH?synchronous=full|normal&mode=600|660&cleanup_in_is_locked=true|false`. In the path, `%xx`
+    /// stands for a byte.
     ///
     /// ```
     /// use syncguard_sqlite::SqliteBuilder;
@@ -24,7 +25,8 @@ impl SqliteBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for another scheme, no path, an unknown option or value.
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for another scheme, no path, an unknown option
+    /// or value.
     pub fn from_url(url: &str) -> Result<Self> {
         let (address, mut options) = UrlOptions::parse("sqlite", url)?;
         let path = address.strip_prefix("sqlite:").ok_or_else(|| LockError::invalid("the url is not a sqlite: url"))?;

@@ -25,8 +25,8 @@ struct Acquired<'a> {
     expires_at_ms: Timestamp,
 }
 
-/// What a shell gets to `eval` after a failure: our exit code, and none of the variables of a lock around us, which a trap would
-/// release.
+/// What a shell gets to `eval` after a failure: our exit code, and none of the variables of a lock around us, which a
+/// trap would release.
 pub(crate) fn failing_text(code: u8) -> String {
     let names =
         "SYNCGUARD_LOCK_ID SYNCGUARD_FENCE SYNCGUARD_KEY SYNCGUARD_KEY_HASH SYNCGUARD_LOCK_ID_HASH SYNCGUARD_TTL_MS";

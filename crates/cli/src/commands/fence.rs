@@ -1,7 +1,8 @@
 //! May a script with this fence go on?
 //!
-//! Marks are kept in a folder, one file for each key, under an OS lock. A script that writes elsewhere after a yes is in two steps; that the
-//! help says so is all that can be done here. Databases and services have guards that need only one.
+//! Marks are kept in a folder, one file for each key, under an OS lock. A script that writes elsewhere after a yes is
+//! in two steps; that the help says so is all that can be done here. Databases and services have guards that need only
+//! one.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,8 @@
 //! What does the child know of its lock?
 //!
-//! The fence, the names and the lease, by environment. The lock id is a secret and goes along only with `--pass-lock-id`. One
-//! more variable, `SYNCGUARD_HELD`, lists the locks of all runs around us: taking one of them again would wait for itself.
+//! The fence, the names and the lease, by environment. The lock id is a secret and goes along only with
+//! `--pass-lock-id`. One more variable, `SYNCGUARD_HELD`, lists the locks of all runs around us: taking one of them
+//! again would wait for itself.
 
 use syncguard::{HashId, Key, Locker, RedactedUrl};
 
@@ -51,7 +52,8 @@ impl Held {
 
     /// Refuses a key that a run around us holds, for we would wait for ourselves.
     ///
-    /// The variable outlives its lock in whatever was left running, so the backend is asked whether that very lock is still there.
+    /// The variable outlives its lock in whatever was left running, so the backend is asked whether that very lock is
+    /// still there.
     pub(crate) async fn refuse_own(&mut self, backend: &Backend, keys: &[Key], locker: &Locker) -> Result<(), Failure> {
         self.backend = RedactedUrl::new(&backend.url).to_string();
         for key in keys {

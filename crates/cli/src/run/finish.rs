@@ -1,8 +1,8 @@
 //! What becomes of the locks when the command has ended?
 //!
 //! They are given back, or kept for the rest of `--hold-at-least`. Either may fail; that is a warning and never the
-//! command's exit code. While something is left that could not be stopped they are not given back: the lease keeps others out as long as
-//! it lasts.
+//! command's exit code. While something is left that could not be stopped they are not given back: the lease keeps
+//! others out as long as it lasts.
 
 use std::time::Duration;
 

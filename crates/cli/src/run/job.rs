@@ -134,7 +134,8 @@ fn kill_after(args: &RunArgs) -> Result<Duration, Failure> {
     }
     match args.kill_after {
         None => Ok(KILL_AFTER_AT_MOST.min(ttl / 3)),
-        // Renewal runs at a third of the lease: with more than half of it for the end, a single late renewal would stop the command.
+        // Renewal runs at a third of the lease: with more than half of it for the end, a single late renewal would stop
+        // the command.
         Some(given) if given > ttl / 2 => Err(Failure::usage("--kill-after is longer than half of the lease")
             .hint(format!("give it at most {}, or a longer --ttl", humantime::format_duration(ttl / 2)))),
         Some(given) => Ok(given),

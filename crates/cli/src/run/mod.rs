@@ -1,9 +1,9 @@
 //! How does a command run while a lock is held?
 //!
-//! [`prepare`] checks what was asked for and forks the [`watchdog`] while nothing else exists yet. [`run`] takes the lock
-//! ([`crate::taking`]), has the watchdog start the work ([`work`]), watches both until one ends ([`supervise`]), has the work stopped if
-//! the lock is lost, then gives the lock back. What the work is told is in [`environment`], what is left behind for machines in
-//! [`report`], and which processes belong to it in [`tree`].
+//! [`prepare`] checks what was asked for and forks the [`watchdog`] while nothing else exists yet. [`run`] takes the
+//! lock ([`crate::taking`]), has the watchdog start the work ([`work`]), watches both until one ends ([`supervise`]),
+//! has the work stopped if the lock is lost, then gives the lock back. What the work is told is in [`environment`],
+//! what is left behind for machines in [`report`], and which processes belong to it in [`tree`].
 
 pub(crate) mod environment;
 mod finish;

@@ -1,7 +1,7 @@
 //! Who collects the dead that come home to the command?
 //!
-//! The command is a subreaper above its watchdog, and sometimes process 1 of a container: children arrive that it never started.
-//! Every one of them is collected when SIGCHLD says so, and that the watchdog was among them is remembered.
+//! The command is a subreaper above its watchdog, and sometimes process 1 of a container: children arrive that it never
+//! started. Every one of them is collected when SIGCHLD says so, and that the watchdog was among them is remembered.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -1,7 +1,7 @@
 //! What do the command and its watchdog say to each other?
 //!
-//! One JSON object per packet of a `SOCK_SEQPACKET` pair: a packet arrives whole or not at all, so neither side can be left waiting
-//! for the rest of a message by a partner that was stopped in the middle of one.
+//! One JSON object per packet of a `SOCK_SEQPACKET` pair: a packet arrives whole or not at all, so neither side can be
+//! left waiting for the rest of a message by a partner that was stopped in the middle of one.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -1,9 +1,9 @@
 //! Who ends first, the command or its lock?
 //!
-//! Watched at once: the work, our signals, the lease, and the clock of an end under way. When a lease has no more left than
-//! `--kill-after` although renewal should have kept it fuller, the work is told to stop while the lock is still ours, and
-//! is killed before it is not. When the backend says that the lock is gone, it is told at once. It is over when no process of
-//! the work is left, not when the first one ends.
+//! Watched at once: the work, our signals, the lease, and the clock of an end under way. When a lease has no more left
+//! than `--kill-after` although renewal should have kept it fuller, the work is told to stop while the lock is still
+//! ours, and is killed before it is not. When the backend says that the lock is gone, it is told at once. It is over
+//! when no process of the work is left, not when the first one ends.
 
 use std::time::Duration;
 
@@ -247,14 +247,16 @@ impl Course {
         self.was_asked_to_stop |= signals::is_stopping(signal);
         match signal {
             Signal::TERM => self.stop(watched.job.kill_after, watched, work),
-            // The terminal's keys reached the work already: it shares our group. Twice would be too much for many programs.
+            // The terminal's keys reached the work already: it shares our group. Twice would be too much for many
+            // programs.
             Signal::INT | Signal::QUIT | Signal::WINCH if arrived.is_from_kernel && !watched.job.own_group => {}
             // We cannot renew while we are stopped, so the work must not run meanwhile.
             Signal::TSTP => {
                 work.signal(Signal::STOP);
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
             }
-            // Woken too late: the loss is handled next, and work that goes on before that would write with a stale fence.
+            // Woken too late: the loss is handled next, and work that goes on before that would write with a stale
+            // fence.
             Signal::CONT if watched.job.on_lost == OnLost::Kill && !watched.locks.are_held() => {}
             _ => {
                 work.signal(signal);

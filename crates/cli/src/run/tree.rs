@@ -1,9 +1,9 @@
 //! Which processes belong to the command, and how do all of them end?
 //!
-//! Whatever a process does to leave us (another group, another session, a double fork), it stays below a *child subreaper* above
-//! it: when its parent dies it becomes the subreaper's child. So the tree below one process is everything, and it is empty
-//! exactly when that process has no child left. Whoever is killed is named by a file (pidfd) and recognised by its start time: a number
-//! that was given to a stranger meanwhile is left alone.
+//! Whatever a process does to leave us (another group, another session, a double fork), it stays below a *child
+//! subreaper* above it: when its parent dies it becomes the subreaper's child. So the tree below one process is
+//! everything, and it is empty exactly when that process has no child left. Whoever is killed is named by a file
+//! (pidfd) and recognised by its start time: a number that was given to a stranger meanwhile is left alone.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 use syncguard::{BootTime, Clock, SystemClock};
 
-/// How long a killed process may take to disappear before it is called a survivor: one that hangs in a driver may never.
+/// How long a killed process may take to disappear before it is called a survivor: one that hangs in a driver may
+/// never.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A list is read while processes come and go; only several equal ones in a row are believed.
 const EQUAL_ROUNDS: u8 = 3;

@@ -1,11 +1,12 @@
 //! Who ends the work when the command cannot?
 //!
-//! A second process, forked from the command before it has threads or a backend. It is the parent of the work and a child
-//! subreaper, so that every descendant comes home to it. It knows when the lease ends and ends the work before that unless it hears
-//! of a renewal, also when the command was killed (the socket closes) or stopped. If it is killed itself, the command, a
-//! subreaper above it, inherits the work and ends it ([`super::work`]).
+//! A second process, forked from the command before it has threads or a backend. It is the parent of the work and a
+//! child subreaper, so that every descendant comes home to it. It knows when the lease ends and ends the work before
+//! that unless it hears of a renewal, also when the command was killed (the socket closes) or stopped. If it is killed
+//! itself, the command, a subreaper above it, inherits the work and ends it ([`super::work`]).
 //!
-//! It needs no backend and keeps no secret; it blocks every signal, leads a group of its own, and never waits for anybody.
+//! It needs no backend and keeps no secret; it blocks every signal, leads a group of its own, and never waits for
+//! anybody.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -179,7 +180,8 @@ impl Guarding {
         command.process_group(self.plan.group.map_or(0, |group| group.as_raw_nonzero().get()));
         let (mask, parent) = (self.plan.mask, rustix::process::getpid());
         let prepare = move || {
-            // The third line of defence, if both of us are killed at once: the process itself dies, though not what it started.
+            // The third line of defence, if both of us are killed at once: the process itself dies, though not what it
+            // started.
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             if rustix::process::getppid() != Some(parent) {
                 return Err(std::io::Error::from(std::io::ErrorKind::NotConnected));

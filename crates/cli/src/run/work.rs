@@ -1,7 +1,8 @@
 //! How does the command speak with its watchdog, and what if nobody answers?
 //!
 //! Orders go out, events come in; the work itself is a child of the watchdog. When the watchdog is gone, or does not do
-//! in time what it was told, everything below it has come home to us (or does so when we kill it), and we end it ourselves.
+//! in time what it was told, everything below it has come home to us (or does so when we kill it), and we end it
+//! ourselves.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! How does a test give the command a terminal?
 //!
-//! A pseudo-terminal of its own, controlling, with the command as the leader of its session. A thread reads what appears on it,
-//! as a terminal does: nobody who writes to it has to wait.
+//! A pseudo-terminal of its own, controlling, with the command as the leader of its session. A thread reads what
+//! appears on it, as a terminal does: nobody who writes to it has to wait.
 
 use std::fs::File;
 use std::io::{Read, Write};

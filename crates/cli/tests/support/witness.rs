@@ -1,6 +1,7 @@
 //! Who of a tree is alive, as an outsider sees it?
 //!
-//! Every process of a tree carries a mark in its environment, which it hands down whatever group, session or parent it chooses.
+//! Every process of a tree carries a mark in its environment, which it hands down whatever group, session or parent it
+//! chooses.
 
 use std::path::Path;
 

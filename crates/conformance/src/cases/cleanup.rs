@@ -1,7 +1,7 @@
 //! Does cleaning up remove the dead, and only the dead?
 //!
-//! A lock may be removed once it has been over for more than 2000 ms, on server time and client time alike (1000 + 1000). Storages
-//! that forget dead locks by themselves purge nothing, and that is right too.
+//! A lock may be removed once it has been over for more than 2000 ms, on server time and client time alike (1000 +
+//! 1000). Storages that forget dead locks by themselves purge nothing, and that is right too.
 
 use syncguard_core::time::CLEANUP_GUARD_MS;
 use syncguard_core::{Fence, LockBackend, Lookup};

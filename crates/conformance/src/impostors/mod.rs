@@ -1,7 +1,8 @@
 //! Would the suite notice?
 //!
-//! An [`Impostor`] is a backend in memory with exactly one [`Flaw`]; without one it is correct and passes every case. Each
-//! flaw names the case that must catch it, and a test runs them all: a suite that an impostor passes proves nothing.
+//! An [`Impostor`] is a backend in memory with exactly one [`Flaw`]; without one it is correct and passes every case.
+//! Each flaw names the case that must catch it, and a test runs them all: a suite that an impostor passes proves
+//! nothing.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,8 +1,9 @@
 //! How is one connection after another used, and on which runtime?
 //!
-//! A task that does what [`Subscriptions`] says: it connects while somebody waits, sends one order at a time while it reads
-//! messages, asks a silent connection whether it lives, and begins again when it does not. The task lives on the runtime
-//! of a waiter. When that runtime ends, the task is dropped with it and starts again on the runtime of another waiter.
+//! A task that does what [`Subscriptions`] says: it connects while somebody waits, sends one order at a time while it
+//! reads messages, asks a silent connection whether it lives, and begins again when it does not. The task lives on the
+//! runtime of a waiter. When that runtime ends, the task is dropped with it and starts again on the runtime of another
+//! waiter.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -36,8 +37,8 @@ struct Shared {
     changed: Notify,
 }
 
-/// Where the task lives. Never locked while something is spawned: a runtime that ends drops what it is given at once, and that
-/// leads back in here.
+/// Where the task lives. Never locked while something is spawned: a runtime that ends drops what it is given at once,
+/// and that leads back in here.
 #[derive(Default)]
 struct Host {
     task: Option<JoinHandle<()>>,
@@ -118,8 +119,8 @@ impl<S: Source> Inner<S> {
             let mut host = self.host();
             if host.stopped { None } else { host.runtimes.pop() }
         };
-        // The runtime that ended is tried as well, since nobody knows which one it was: it drops what it is given, which leads here
-        // again with one runtime less.
+        // The runtime that ended is tried as well, since nobody knows which one it was: it drops what it is given,
+        // which leads here again with one runtime less.
         let Some(runtime) = next else { return };
         self.start(&runtime);
         let mut host = self.host();
@@ -294,7 +295,8 @@ impl<'a, S: Source> Session<'a, S> {
     }
 }
 
-/// Waits for the answer to a command, and hears messages meanwhile: some drivers answer nothing unless messages are read.
+/// Waits for the answer to a command, and hears messages meanwhile: some drivers answer nothing unless messages are
+/// read.
 async fn converse<S: Source, T>(
     inner: &Inner<S>,
     command: impl Future<Output = Result<T, Ended>>,

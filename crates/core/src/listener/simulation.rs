@@ -1,8 +1,8 @@
 //! Does anybody wait in vain, whatever the network does?
 //!
-//! Thousands of small worlds: waiters come and go, releases are heard or not, confirmations and connections get lost, and each order of
-//! events comes from a seed. In the end the network calms down; then the server must know exactly what is waited for, and whoever
-//! waited while a release went unheard must have been woken after it.
+//! Thousands of small worlds: waiters come and go, releases are heard or not, confirmations and connections get lost,
+//! and each order of events comes from a seed. In the end the network calms down; then the server must know exactly
+//! what is waited for, and whoever waited while a release went unheard must have been woken after it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! How long does this process hold a hint back, so that not all processes act on one release?
 //!
-//! A release is heard by every process that waits. If all of them try at once, one wins and the others have paid for nothing. Two
-//! ways to hold back, for two kinds of storage: where the number of listeners can be asked, [`among`] gives each a turn; where it
-//! cannot, a [`Window`] learns it from attempts that were lost to others. A process that is alone never holds back.
+//! A release is heard by every process that waits. If all of them try at once, one wins and the others have paid for
+//! nothing. Two ways to hold back, for two kinds of storage: where the number of listeners can be asked, [`among`]
+//! gives each a turn; where it cannot, a [`Window`] learns it from attempts that were lost to others. A process that is
+//! alone never holds back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,9 +21,9 @@ const LONGEST: Duration = Duration::from_millis(1000);
 
 /// How long to hold a hint back when this many processes listen.
 ///
-/// A few processes, chosen by chance, act at once; the others hold the hint back for a while and drop it when the next release
-/// comes first. So a thousand processes cost a release a handful of attempts, and if none of the handful was there to act,
-/// somebody still does after a moment.
+/// A few processes, chosen by chance, act at once; the others hold the hint back for a while and drop it when the next
+/// release comes first. So a thousand processes cost a release a handful of attempts, and if none of the handful was
+/// there to act, somebody still does after a moment.
 pub fn among(listeners: u64) -> Duration {
     // Without randomness everybody acts at once, which is only slower.
     turn(listeners, getrandom::u32().unwrap_or(0))
@@ -46,7 +47,8 @@ const LONGEST_MICROS: u64 = 120_000;
 /// Beyond two round trips, holding back costs more time than losing does.
 const ROUND_TRIPS: u32 = 2;
 
-/// A window over which the hints of unknown rivals are spread: each lost attempt doubles it, each undisputed win halves it.
+/// A window over which the hints of unknown rivals are spread: each lost attempt doubles it, each undisputed win halves
+/// it.
 #[derive(Debug, Default)]
 pub struct Window(AtomicU64);
 

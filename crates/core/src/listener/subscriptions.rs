@@ -1,8 +1,8 @@
 //! Which topics should the server know, which does it know, and who must be woken?
 //!
-//! A value with pure methods: no connection, no sleep, no clock. The loop in [`listener`](super) tells it what happened and does what
-//! it answers. Methods that return topics return those whose waiters must be woken **after** the lock on this value is given
-//! back, because the hub calls in here with its own lock held.
+//! A value with pure methods: no connection, no sleep, no clock. The loop in [`listener`](super) tells it what happened
+//! and does what it answers. Methods that return topics return those whose waiters must be woken **after** the lock on
+//! this value is given back, because the hub calls in here with its own lock held.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -74,8 +74,8 @@ enum Stage {
 struct State {
     wanted: bool,
     stage: Stage,
-    /// A waiter stopped waiting for the confirmation, several wait for it, or a confirmed subscription was lost: a release in between was
-    /// heard by nobody, so the confirmation itself is a hint.
+    /// A waiter stopped waiting for the confirmation, several wait for it, or a confirmed subscription was lost: a
+    /// release in between was heard by nobody, so the confirmation itself is a hint.
     wake_when_confirmed: bool,
     /// Waiters that wait for the confirmation.
     waiting: Vec<oneshot::Sender<()>>,
@@ -307,7 +307,8 @@ impl Subscriptions {
         None
     }
 
-    /// The connection is gone, and with it all the server knew. Whoever had been confirmed is deaf until it is confirmed again.
+    /// The connection is gone, and with it all the server knew. Whoever had been confirmed is deaf until it is
+    /// confirmed again.
     #[must_use]
     pub(super) fn lost(&mut self) -> Vec<Topic> {
         self.asked.clear();
@@ -333,7 +334,8 @@ impl Subscriptions {
         }
     }
 
-    /// The server does not let this process listen. Those who wait look once for themselves and then live by their schedule.
+    /// The server does not let this process listen. Those who wait look once for themselves and then live by their
+    /// schedule.
     #[must_use]
     pub(super) fn refuse(&mut self) -> Vec<Topic> {
         let mut woken = self.lost();

@@ -85,7 +85,8 @@ fn deliver(messages: &Receiver<Message>, mut reveal: impl FnMut(&LockEvent) -> b
     }
 }
 
-/// Release and extend name no key, so whether their lock id belongs to a deny-listed one cannot be told: it stays hidden.
+/// Release and extend name no key, so whether their lock id belongs to a deny-listed one cannot be told: it stays
+/// hidden.
 fn with_allowed_names(event: LockEvent) -> LockEvent {
     if event.key.as_deref().is_some_and(|key| !is_sensitive(key)) { event } else { event.without_names() }
 }

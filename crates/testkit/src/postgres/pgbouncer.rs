@@ -1,7 +1,7 @@
 //! How does a test see its statements through a transaction pooler?
 //!
-//! `PgBouncer` in transaction mode: consecutive transactions of one client may run on different server connections, so session
-//! state and session locks do not hold. Every database of the server behind it is reachable under its own name.
+//! `PgBouncer` in transaction mode: consecutive transactions of one client may run on different server connections, so
+//! session state and session locks do not hold. Every database of the server behind it is reachable under its own name.
 
 use std::fmt::Write as _;
 use std::fs;

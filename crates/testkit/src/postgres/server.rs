@@ -1,8 +1,8 @@
 //! How does one PostgreSQL start, die and come back with its data?
 //!
 //! The folder, the port and the options outlive the process, so [`kill_hard`](PostgresServer::kill_hard) followed by
-//! [`restart`](PostgresServer::restart) is crash recovery on the same address. Everybody may log in without a password from
-//! 127.0.0.1 unless a line of [`PostgresOptions::hba`] says otherwise.
+//! [`restart`](PostgresServer::restart) is crash recovery on the same address. Everybody may log in without a password
+//! from 127.0.0.1 unless a line of [`PostgresOptions::hba`] says otherwise.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +22,8 @@ use crate::process::{ServerProcess, truncate};
 use crate::program::{Account, POSTGRES};
 use crate::tls::Certificates;
 
-/// What the server should be like. The default survives a killed process but not a power cut (`fsync = off`), which is faster.
+/// What the server should be like. The default survives a killed process but not a power cut (`fsync = off`), which is
+/// faster.
 #[derive(Debug, Clone, Default)]
 pub struct PostgresOptions {
     config: Vec<String>,
@@ -181,7 +182,8 @@ impl PostgresServer {
         self.process.pid()
     }
 
-    /// Kills the postmaster with SIGKILL and waits until it is gone; its children follow by themselves. Data and port stay.
+    /// Kills the postmaster with SIGKILL and waits until it is gone; its children follow by themselves. Data and port
+    /// stay.
     pub fn kill_hard(&mut self) {
         self.process.kill().expect("a child can be killed");
     }
@@ -204,7 +206,8 @@ impl PostgresServer {
         self.process.kill()?;
         truncate(&self.folder.path().join("postgres.log"))?;
         let port = self.port();
-        // The orphans of a killed postmaster hold its shared memory for a moment, and a new one refuses to start next to them.
+        // The orphans of a killed postmaster hold its shared memory for a moment, and a new one refuses to start next
+        // to them.
         crate::process::wait_for("postgres to come back", crate::process::READY_WITHIN, || {
             self.process = spawn(&self.folder, self.account, self.clock.as_ref())?;
             self.process.wait_ready(|| PgClient::connect(port, "postgres", "postgres").map(drop)).map(Some)
@@ -282,7 +285,8 @@ impl Drop for PostgresServer {
     }
 }
 
-/// A postmaster that was killed leaves its System V segment, of which a machine has few. Its number is in the lock file.
+/// A postmaster that was killed leaves its System V segment, of which a machine has few. Its number is in the lock
+/// file.
 fn remove_shared_memory(folder: &Path) {
     let lock_file = fs::read_to_string(folder.join("data/postmaster.pid")).unwrap_or_default();
     let segment = lock_file.lines().nth(6).and_then(|line| line.split_whitespace().nth(1));

@@ -1,7 +1,7 @@
 //! Who makes the data directory?
 //!
-//! `initdb` takes seconds, a copy of its result a fraction. The result is kept in the testkit's own folder, one per server
-//! version, and copied for every server. The first process makes it while the others wait at a file lock.
+//! `initdb` takes seconds, a copy of its result a fraction. The result is kept in the testkit's own folder, one per
+//! server version, and copied for every server. The first process makes it while the others wait at a file lock.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! What does the server say, without the driver under test in between?
 //!
-//! The smallest client of the PostgreSQL protocol: start-up without a password, then the simple query protocol. Every value
-//! comes as text.
+//! The smallest client of the PostgreSQL protocol: start-up without a password, then the simple query protocol. Every
+//! value comes as text.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;

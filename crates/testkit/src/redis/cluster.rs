@@ -1,7 +1,7 @@
 //! How does a test get a Redis Cluster, and how does it move a slot or lose a master?
 //!
-//! Formed with the commands `redis-cli --cluster create` would send, so no other program is needed: give every master its slots
-//! and its epoch, introduce the nodes, attach the replicas, wait until every node calls the cluster whole.
+//! Formed with the commands `redis-cli --cluster create` would send, so no other program is needed: give every master
+//! its slots and its epoch, introduce the nodes, attach the replicas, wait until every node calls the cluster whole.
 
 use std::time::Duration;
 
@@ -173,7 +173,8 @@ impl RedisCluster {
         self.wait_promoted(replica)
     }
 
-    /// Waits until a replica has become a master in the eyes of all nodes that run, for example because its master was killed.
+    /// Waits until a replica has become a master in the eyes of all nodes that run, for example because its master was
+    /// killed.
     ///
     /// # Errors
     ///
@@ -190,7 +191,8 @@ impl RedisCluster {
         })
     }
 
-    /// Opens the migration of `slot`: from now on absent keys are answered with ASK, until [`finish_migration`](Self::finish_migration).
+    /// Opens the migration of `slot`: from now on absent keys are answered with ASK, until
+    /// [`finish_migration`](Self::finish_migration).
     ///
     /// # Errors
     ///
@@ -202,7 +204,8 @@ impl RedisCluster {
         Ok(())
     }
 
-    /// Moves up to `count` keys of `slot`; returns how many moved. Fewer than all leaves the slot split, as a real migration does.
+    /// Moves up to `count` keys of `slot`; returns how many moved. Fewer than all leaves the slot split, as a real
+    /// migration does.
     ///
     /// # Errors
     ///

@@ -67,8 +67,8 @@ pub(crate) fn is_long_dead(lock: &StoredLock, now: Timestamp) -> bool {
     now.as_millis().saturating_sub(lock.expires_at.as_millis()) > CLEANUP_GUARD_MS
 }
 
-/// The time by which cleanup judges: this machine's or the server's, whichever is behind. A clock that runs ahead must not
-/// remove what others hold.
+/// The time by which cleanup judges: this machine's or the server's, whichever is behind. A clock that runs ahead must
+/// not remove what others hold.
 pub(crate) fn earlier(now: Timestamp, read_time: Option<prost_types::Timestamp>) -> Timestamp {
     read_time.map_or(now, |time| {
         let millis = time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos / 1_000_000));

@@ -1,8 +1,8 @@
 //! Which lock does an id own, and what may be done with it?
 //!
-//! Found by a query on `lockId`, without a limit: a lock id is unique, so two documents that carry one mean that somebody
-//! copied data. A dead copy is passed over (and cleaned up by the next write); several live ones are nobody's to
-//! touch. Writes name the version that the query returned, so a takeover in between is never harmed.
+//! Found by a query on `lockId`, without a limit: a lock id is unique, so two documents that carry one mean that
+//! somebody copied data. A dead copy is passed over (and cleaned up by the next write); several live ones are nobody's
+//! to touch. Writes name the version that the query returned, so a takeover in between is never harmed.
 
 use googleapis_tonic_google_firestore_v1::google::firestore::v1 as proto;
 use proto::structured_query::field_filter::Operator;

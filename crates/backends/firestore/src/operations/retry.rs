@@ -2,8 +2,8 @@
 //!
 //! *Lost*: somebody else changed a document since we read it. Read again, decide again, a bounded number of times with
 //! jitter between. *Doubtful*: the connection broke or the server failed while it had our write. Reading again
-//! tells: our lock id is there or it is not, and a write that is still on its way is conditioned on a version that the next
-//! write changes. A timeout is not resolved here: the caller's time is over, and the error says so.
+//! tells: our lock id is there or it is not, and a write that is still on its way is conditioned on a version that the
+//! next write changes. A timeout is not resolved here: the caller's time is over, and the error says so.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Who are we to the server, and is the line private?
 //!
-//! The emulator stands behind TLS here, as the real service does; what it thinks of a token is its own business, but what
-//! arrives is checked.
+//! The emulator stands behind TLS here, as the real service does; what it thinks of a token is its own business, but
+//! what arrives is checked.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! What do the tests talk to?
 //!
-//! An emulator inside the test process behind a [`Faults`] layer, or Google's own where it is on the machine. Each test has
-//! a project of its own, so tests that share an emulator never meet.
+//! An emulator inside the test process behind a [`Faults`] layer, or Google's own where it is on the machine. Each test
+//! has a project of its own, so tests that share an emulator never meet.
 #![allow(
     dead_code,
     unused_imports,

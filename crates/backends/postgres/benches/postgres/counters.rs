@@ -1,6 +1,7 @@
 //! Does a lock get slower when many keys have been locked before?
 //!
-//! Two pairs of tables, one almost empty and one full, take turns key by key, so that whatever else the machine does hits both.
+//! Two pairs of tables, one almost empty and one full, take turns key by key, so that whatever else the machine does
+//! hits both.
 
 use std::time::Instant;
 

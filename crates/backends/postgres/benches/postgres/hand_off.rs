@@ -13,7 +13,8 @@ use crate::Choice;
 pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
     let (round_trip, commit) = floor(server).await;
     println!("\nhand-off with 30 ms holds; a round trip takes {round_trip:.2} ms, a commit {commit:.2} ms");
-    // One commit makes the lock free and one gives it away; both are between the call of release and the return of acquire.
+    // One commit makes the lock free and one gives it away; both are between the call of release and the return of
+    // acquire.
     println!("4 round trips and two commits: {:.2} ms", 4.0 * round_trip + 2.0 * commit);
     anatomy(server).await;
     for (name, listen) in [("woken", true), ("polling", false)] {

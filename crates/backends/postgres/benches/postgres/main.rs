@@ -1,7 +1,8 @@
 //! How fast are locks in PostgreSQL, compared with what the server itself can do?
 //!
-//! Machines are shared and noisy, so contenders take turns over several rounds and only ratios inside one round are reported: the median
-//! and the spread. The server is private, writes through to the disk, and runs on the same machine.
+//! Machines are shared and noisy, so contenders take turns over several rounds and only ratios inside one round are
+//! reported: the median and the spread. The server is private, writes through to the disk, and runs on the same
+//! machine.
 //!
 //! `cargo bench -p syncguard-postgres --bench postgres -- [--seconds N] [--rounds N] [--counters N]
 //! [--only pairs|notify|hand-off|counters]`

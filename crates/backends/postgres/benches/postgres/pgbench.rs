@@ -73,7 +73,8 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// The statement with table names and pgbench's variables put in; parameters from the highest down, so that $1 does not hit $10.
+/// The statement with table names and pgbench's variables put in; parameters from the highest down, so that $1 does not
+/// hit $10.
 fn statement(text: &str, values: &[&str]) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
     let mut text =

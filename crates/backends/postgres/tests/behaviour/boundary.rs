@@ -1,8 +1,8 @@
 //! Can the old owner and a new one both win at the end of a lease?
 //!
-//! Each trial aims an extend and an acquire at `expires_at + 1000 ms`, where the lock changes from alive to dead. Pairs with clients that
-//! follow the specification to the letter count too, because they may share the tables. The last test runs the same trials
-//! against this crate's statement without its row lock, to show that they can fail.
+//! Each trial aims an extend and an acquire at `expires_at + 1000 ms`, where the lock changes from alive to dead. Pairs
+//! with clients that follow the specification to the letter count too, because they may share the tables. The last test
+//! runs the same trials against this crate's statement without its row lock, to show that they can fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

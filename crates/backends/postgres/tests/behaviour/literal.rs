@@ -1,7 +1,7 @@
 //! What do clients do that follow the specification to the letter?
 //!
-//! One statement per round trip and `NOW()`, the transaction's start, as the clock. [`original_acquire`] is the TypeScript original's: it
-//! takes the advisory lock but does not lock the row.
+//! One statement per round trip and `NOW()`, the transaction's start, as the clock. [`original_acquire`] is the
+//! TypeScript original's: it takes the advisory lock but does not lock the row.
 
 use tokio_postgres::Client;
 
@@ -67,7 +67,8 @@ pub(crate) async fn acquire_without_row_lock(
     taken.is_some()
 }
 
-/// A copy of the statement with two lines taken out: the row lock, and the upsert's second look at the row under its own lock.
+/// A copy of the statement with two lines taken out: the row lock, and the upsert's second look at the row under its
+/// own lock.
 fn broken_acquire(tables: &Tables) -> String {
     let mut text = include_str!("../../sql/acquire.sql").to_owned();
     for line in ["    FOR UPDATE\n", "        WHERE l.expires_at_ms <= EXCLUDED.acquired_at_ms - 1000\n"] {

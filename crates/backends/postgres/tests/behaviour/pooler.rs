@@ -8,7 +8,8 @@ use syncguard_testkit::{Fault, FaultProxy, PgBouncer, PgBouncerOptions, Postgres
 
 use crate::support::{Tables, key, sql, ttl};
 
-/// What the server says when, and only when, a commit is done: a message of kind C and 11 bytes with the command's name.
+/// What the server says when, and only when, a commit is done: a message of kind C and 11 bytes with the command's
+/// name.
 const COMMIT_IS_DONE: Fault = Fault::LoseRepliesThrough(b"C\0\0\0\x0bCOMMIT\0");
 
 /// The backend, a pooler, a proxy, the server: in this order.

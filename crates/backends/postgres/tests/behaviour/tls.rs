@@ -1,7 +1,7 @@
 //! Does each word of `sslmode` mean what libpq means by it?
 //!
-//! The server is encrypted with a certificate for `localhost` and 127.0.0.1, signed by an authority of its own. `127.0.0.2` is the same
-//! server under a name that is not in the certificate.
+//! The server is encrypted with a certificate for `localhost` and 127.0.0.1, signed by an authority of its own.
+//! `127.0.0.2` is the same server under a name that is not in the certificate.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! What does a pair cost the server?
 //!
-//! The time it spends in scripts, by its own account (`INFO commandstats`), for the specification's scripts, ours, ours without publishing,
-//! and the pair of commands that a lock without fence, index and owner's lookup needs.
+//! The time it spends in scripts, by its own account (`INFO commandstats`), for the specification's scripts, ours, ours
+//! without publishing, and the pair of commands that a lock without fence, index and owner's lookup needs.
 
 use syncguard_testkit::RedisServer;
 

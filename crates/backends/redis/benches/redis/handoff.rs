@@ -1,7 +1,7 @@
 //! How long from a release to the next holder?
 //!
-//! Waiters of one process, and of as many processes as clients, go for one key; each holds it for a moment. Measured from just before the
-//! release is sent to just after the next acquire is answered. Attempts are counted by the server.
+//! Waiters of one process, and of as many processes as clients, go for one key; each holds it for a moment. Measured
+//! from just before the release is sent to just after the next acquire is answered. Attempts are counted by the server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
 //! How fast is a lock on Redis, beside what else there is?
 //!
-//! Everything runs against fresh servers of this machine in one run; contenders take turns over several rounds, and what counts are
-//! ratios inside a round. `cargo xtask bench redis [pairs|cost|handoff] [--rounds N]`.
+//! Everything runs against fresh servers of this machine in one run; contenders take turns over several rounds, and
+//! what counts are ratios inside a round. `cargo xtask bench redis [pairs|cost|handoff] [--rounds N]`.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

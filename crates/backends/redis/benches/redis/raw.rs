@@ -1,7 +1,7 @@
 //! What is the least a client can do?
 //!
-//! One socket, requests put together beforehand, replies counted by their line ends. With several tasks all their requests are written
-//! at once and all replies are read: the ceiling of one pipelined connection.
+//! One socket, requests put together beforehand, replies counted by their line ends. With several tasks all their
+//! requests are written at once and all replies are read: the ceiling of one pipelined connection.
 
 use std::time::{Duration, Instant};
 

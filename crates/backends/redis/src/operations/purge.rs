@@ -1,7 +1,7 @@
 //! How are dead locks removed, and nothing else?
 //!
-//! Redis removes almost all of them by itself, because every lock has an expiry there. What remains was persisted by hand or restored without
-//! it. The script looks again before it deletes; counters are not among its keys.
+//! Redis removes almost all of them by itself, because every lock has an expiry there. What remains was persisted by
+//! hand or restored without it. The script looks again before it deletes; counters are not among its keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,7 +11,8 @@ use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::redis::Appendonly;
 use syncguard_testkit::{Fault, FaultProxy, RedisOptions as Server, RedisServer};
 
-/// Many clients on few keys, watched from outside. Each hold is far shorter than its lease, so that an overlap is always a fault.
+/// Many clients on few keys, watched from outside. Each hold is far shorter than its lease, so that an overlap is
+/// always a fault.
 struct Contest {
     stop: AtomicBool,
     holders: Vec<AtomicI64>,

@@ -1,7 +1,7 @@
 //! How fast is the embedded backend, and what does each idea in it gain?
 //!
-//! `cargo xtask bench sqlite [-- --quick]`. Machines are shared and noisy: contenders take turns over several rounds, and
-//! what counts is the median of the ratios inside a round. A pair is an acquire and a release.
+//! `cargo xtask bench sqlite [-- --quick]`. Machines are shared and noisy: contenders take turns over several rounds,
+//! and what counts is the median of the ratios inside a round. A pair is an acquire and a release.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a benchmark reads clocks and may stop")]
 
 mod baseline;

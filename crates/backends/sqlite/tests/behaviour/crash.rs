@@ -123,8 +123,8 @@ fn a_power_cut_repeats_no_fence_and_without_syncing_it_would() {
         println!("full: last fence given {given}, on the disk after the cut {stored}");
         assert!(stored >= given, "fence {given} was given, but the disk only knows {stored}");
     }
-    // The control: the same cut loses fences when nothing is synced, so the test can see a loss. Not every cut does: the
-    // system writes back in its own time too.
+    // The control: the same cut loses fences when nothing is synced, so the test can see a loss. Not every cut does:
+    // the system writes back in its own time too.
     let lost = (0..10_u64).any(|cut| {
         let (given, stored) = cut_the_power(name, "normal", Duration::from_millis(300 + cut * 90)).unwrap();
         println!("normal: last fence given {given}, on the disk after the cut {stored}");

@@ -1,7 +1,7 @@
 //! How does a test become many processes?
 //!
-//! It starts its own binary again, asking for the same test and giving it a role. A child talks by lines that start with `@`;
-//! what the test framework prints around them is not for us.
+//! It starts its own binary again, asking for the same test and giving it a role. A child talks by lines that start
+//! with `@`; what the test framework prints around them is not for us.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
 use std::fs::Permissions;
