@@ -40,8 +40,9 @@ pub(crate) struct Taken {
     pub(crate) waited: Duration,
 }
 
-/// How long an undone attempt may hold up the exit.
-const CLEAN_UP: Duration = Duration::from_millis(500);
+/// How long an undone attempt may hold up the exit. On a busy machine two commits to a disk take more than a second, and a lock
+/// that is left behind blocks others for its whole lease.
+const CLEAN_UP: Duration = Duration::from_secs(3);
 /// What a request may take although nobody wants to wait: a slow answer is better than none.
 const TO_BE_HEARD: Duration = Duration::from_secs(2);
 const LINE_EVERY: Duration = Duration::from_secs(30);
