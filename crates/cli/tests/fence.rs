@@ -29,3 +29,34 @@ fn a_lower_fence_is_refused_with_79_and_an_equal_one_is_not() {
     assert_eq!(check("other", OLDER).code, Some(0));
     assert_eq!(check("ledger", "42").code, Some(64));
 }
+
+#[test]
+fn marks_may_be_in_a_database_that_a_url_names() {
+    let lab = Lab::new();
+    let urls = [
+        format!("sqlite:{}", lab.path("marks.db").display()),
+        syncguard_testkit::fresh_postgres_database(),
+        syncguard_testkit::redis_url(),
+    ];
+    for url in urls {
+        let key = format!("ledger of {}", std::process::id());
+        let check = |fence: &str| lab.say(["fence", "check", &url, "--resource", &key, "--fence", fence]);
+
+        assert_eq!(check(OLDER).code, Some(0));
+        assert_eq!(check(NEWER).code, Some(0));
+        let refused = check(OLDER);
+
+        assert_eq!(refused.code, Some(79), "{refused:?}");
+        assert!(refused.stderr.contains("is stale"), "{refused:?}");
+    }
+}
+
+#[test]
+fn an_unfit_place_for_marks_is_an_error_that_shows_no_password() {
+    let lab = Lab::new();
+    for (url, code) in [("firestore://project", 78), ("redis://:CANARY@127.0.0.1:1/", 69)] {
+        let refused = lab.say(["fence", "check", url, "--resource", "ledger", "--fence", NEWER]);
+        assert_eq!(refused.code, Some(code), "{refused:?}");
+        assert!(!refused.stderr.contains("CANARY"), "{refused:?}");
+    }
+}

@@ -174,6 +174,17 @@ impl fmt::Debug for Declarations {
 pub struct SqliteMarks(Arc<Mutex<Connection>>);
 
 impl SqliteMarks {
+    /// Opens a file, which is created where there is none, and keeps marks in it.
+    ///
+    /// # Errors
+    /// [`Failed`](FenceError::Failed) with what `SQLite` reports.
+    pub fn open(path: impl AsRef<std::path::Path>) -> Result<Self> {
+        let connection = Connection::open(path).map_err(failed)?;
+        // Another process may be at its write: wait for it as long as a careful caller would.
+        connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
+        Self::new(connection)
+    }
+
     /// Keeps marks through this connection, and creates their table where there is none.
     ///
     /// # Errors

@@ -304,6 +304,25 @@ impl PostgresBuilder {
         PostgresBackend::start_with_pool(self, pool).await
     }
 
+    /// Makes one connection with these settings (hosts, passwords, TLS) and gives it to you, for what a lock protects. No table
+    /// is looked at or created. It is carried by a task of the present runtime and ends with the client.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the connection.
+    #[cfg(feature = "client")]
+    pub async fn client(self) -> Result<tokio_postgres::Client> {
+        self.validate()?;
+        let connected = crate::connect::Target::new(&self)?.connect().await?;
+        let mut messages = connected.messages;
+        tokio::spawn(async move {
+            while let Some(Ok(_)) = std::future::poll_fn(|cx| messages.as_mut().poll_next(cx)).await {}
+        });
+        Ok(connected.client)
+    }
+
     pub(crate) fn tables(&self) -> Result<Tables> {
         Tables::parse(&self.table, &self.fence_table)
     }

@@ -48,5 +48,5 @@ pub use connect::TargetSessionAttrs;
 pub use deadpool_postgres;
 pub use schema::{protect_counters_sql, schema_sql};
 pub use tls::SslMode;
-#[cfg(feature = "transaction")]
+#[cfg(any(feature = "transaction", feature = "client"))]
 pub use tokio_postgres;

@@ -163,6 +163,26 @@ impl RedisBuilder {
         RedisBackend::open(self).await
     }
 
+    /// Makes one connection with these settings (address or sentinels, password, TLS) and gives it to you, for what a lock
+    /// protects.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for a Cluster, which has no
+    /// one connection.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the connection.
+    #[cfg(feature = "client")]
+    pub async fn connection(self) -> Result<impl redis::aio::ConnectionLike + Clone + Send + Sync + 'static> {
+        self.validate()?;
+        match crate::router::Router::new(&self)? {
+            crate::router::Router::Server(pool) => {
+                pool.connector().connect().await.map_err(crate::error::ConnectError::into_lock_error)
+            }
+            _ => Err(LockError::invalid("a Redis Cluster has no one connection").with_hint("name a single server")),
+        }
+    }
+
     /// The user to log in as. Without one, Redis' `default` user.
     #[must_use]
     pub fn user(mut self, user: impl Into<String>) -> Self {

@@ -90,6 +90,27 @@ impl Connection {
     }
 }
 
+/// For code that brings its own commands.
+#[cfg(feature = "client")]
+impl redis::aio::ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> redis::RedisFuture<'a, Value> {
+        self.multiplexed.req_packed_command(command)
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        commands: &'a redis::Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> redis::RedisFuture<'a, Vec<Value>> {
+        self.multiplexed.req_packed_commands(commands, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.multiplexed.get_db()
+    }
+}
+
 impl Connector {
     /// The same way in, to another server.
     pub(crate) fn to(&self, address: Address) -> Self {

@@ -1,16 +1,14 @@
 //! May a script with this fence go on?
 //!
-//! Marks are kept in a folder, one file for each key, under an OS lock. A script that writes elsewhere after a yes is
-//! in two steps; that the help says so is all that can be done here. Databases and services have guards that need only
-//! one.
-
-use std::path::PathBuf;
+//! Marks are kept in a folder, one file for each key, or in the database that a URL names. A script that writes elsewhere after
+//! a yes is in two steps; that the help says so is all that can be done here. Databases and services have guards that need
+//! only one.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use syncguard::fenced::file::FileMarks;
 use syncguard::fenced::{FenceError, HighWater};
-use syncguard::{Fence, Key};
+use syncguard::{Fence, Key, LockError, Scheme};
 
 use crate::exit::{self, Failure, Stage};
 use crate::output::Output;
@@ -24,11 +22,11 @@ pub(crate) enum FenceCommand {
 }
 
 /// `fence check`
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// Folder of the marks; made where there is none. Do not delete what is in it
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    /// Where the marks are: a folder (made where there is none), or sqlite:PATH, postgres://…, redis://…. Do not delete them
+    #[arg(value_name = "FOLDER|URL")]
+    marks: String,
 
     /// What is protected: the key of the lock
     #[arg(long, value_name = "KEY", value_parser = values::KeyParser)]
@@ -39,7 +37,14 @@ pub(crate) struct CheckArgs {
     fence: Fence,
 }
 
-fn parse_fence(text: &str) -> Result<Fence, syncguard::LockError> {
+// The URL may hold a password.
+impl std::fmt::Debug for CheckArgs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CheckArgs").field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+fn parse_fence(text: &str) -> Result<Fence, LockError> {
     text.parse()
 }
 
@@ -51,9 +56,7 @@ struct Accepted {
 
 pub(crate) async fn fence(command: FenceCommand, output: Output) -> Result<u8, Failure> {
     let FenceCommand::Check(args) = command;
-    std::fs::create_dir_all(&args.folder)
-        .map_err(|error| Failure::config(format!("the folder of the marks cannot be made: {error}")))?;
-    match FileMarks::new(&args.folder).advance(&args.resource, args.fence).await {
+    match advance(&args).await? {
         Ok(()) => {
             if output.json {
                 output.object(&Accepted { accepted: true, fence: args.fence });
@@ -64,5 +67,45 @@ pub(crate) async fn fence(command: FenceCommand, output: Output) -> Result<u8, F
             .hint("a newer holder of the lock has been here; stop, and leave the work to it")),
         Err(FenceError::Failed(error)) => Err(Failure::from_lock(&error, Stage::Operating)),
         Err(error) => Err(Failure::new(exit::INTERNAL, "internal", error.to_string())),
+    }
+}
+
+type Checked = Result<(), FenceError>;
+
+async fn advance(args: &CheckArgs) -> Result<Checked, Failure> {
+    let opening = |error: LockError| Failure::from_lock(&error, Stage::Opening);
+    // A folder may have a colon in its name; only a scheme that is known makes a URL.
+    match Scheme::of(&args.marks) {
+        Err(_) => {
+            std::fs::create_dir_all(&args.marks)
+                .map_err(|error| Failure::config(format!("the folder of the marks cannot be made: {error}")))?;
+            Ok(FileMarks::new(&args.marks).advance(&args.resource, args.fence).await)
+        }
+        #[cfg(feature = "sqlite")]
+        Ok(Scheme::Sqlite) => {
+            let path = args.marks.trim_start_matches("sqlite:");
+            match syncguard::fenced::sqlite::SqliteMarks::open(path) {
+                Ok(marks) => Ok(marks.advance(&args.resource, args.fence).await),
+                Err(error) => Ok(Err(error)),
+            }
+        }
+        #[cfg(feature = "postgres")]
+        Ok(Scheme::Postgres) => {
+            let builder = syncguard::postgres::PostgresBuilder::from_url(&args.marks).map_err(opening)?;
+            let client = Box::pin(builder.client()).await.map_err(opening)?;
+            match syncguard::fenced::postgres::PostgresMarks::new(client).await {
+                Ok(marks) => Ok(marks.advance(&args.resource, args.fence).await),
+                Err(error) => Ok(Err(error)),
+            }
+        }
+        #[cfg(feature = "redis")]
+        Ok(Scheme::Redis) => {
+            let builder = syncguard::redis::RedisBuilder::from_url(&args.marks).map_err(opening)?;
+            let connection = Box::pin(builder.connection()).await.map_err(opening)?;
+            let marks = syncguard::fenced::redis::RedisMarks::new(connection, "syncguard:marks");
+            Ok(marks.advance(&args.resource, args.fence).await)
+        }
+        Ok(_) => Err(Failure::config("marks can be kept in a folder, in sqlite:PATH, postgres://… or redis://…")
+            .hint("this program keeps no marks there, or was built without that backend")),
     }
 }
