@@ -39,7 +39,7 @@ enum Task {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Measure one backend
+    /// Measure one backend, the guards of what locks protect, or the start of the command
     Bench {
         /// What to measure
         subject: Subject,
@@ -58,6 +58,7 @@ enum Subject {
     Postgres,
     Firestore,
     Fenced,
+    Cli,
 }
 
 impl Subject {
@@ -69,6 +70,7 @@ impl Subject {
             Subject::Postgres => ("syncguard-postgres", "postgres"),
             Subject::Firestore => ("syncguard-firestore", "firestore"),
             Subject::Fenced => ("syncguard-fenced", "fenced"),
+            Subject::Cli => ("syncguard-cli", "startup"),
         }
     }
 }
@@ -96,8 +98,8 @@ fn bench(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
     setup::run()?;
     let (package, bench) = subject.package_and_bench();
     let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench]);
-    if matches!(subject, Subject::Fenced) {
-        // Every guard is behind a feature, and it measures most of them.
+    if matches!(subject, Subject::Fenced | Subject::Cli) {
+        // Every guard and every backend of the command is behind a feature, and they measure most of them.
         command.arg("--all-features");
     }
     let status = command.arg("--").args(arguments).status().context("cannot run cargo bench")?;

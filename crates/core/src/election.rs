@@ -11,7 +11,7 @@ use crate::{
     Fence, FenceToken, Guard, HasFence, LockHandle, LockInfo, LockRequest, Lookup, OnLost, ReleaseOutcome, Result,
 };
 
-/// An election for one key. Make it with [`Locker::elect`].
+/// An election for one key. Make it with [`Locker::elect`](crate::Locker::elect).
 ///
 /// ```
 /// use syncguard_core::{Locker, MemoryBackend};

@@ -1,6 +1,6 @@
 //! Does the backend fail as it should: closed, by name, and alone?
 
-use syncguard_core::{ErrorCode, LockBackend, LockError, Lookup};
+use syncguard_core::{ErrorCode, LockBackend, LockError, Locker};
 
 use crate::runner::skip;
 use crate::support::{LONG, attempt, attempt_as, extend, give_back, is_locked, key, take};
@@ -39,13 +39,16 @@ async fn never_free<H: Harness>(h: &H, poison: Poison, case: &str) {
         return skip(case, &reason);
     }
 
-    let error = attempt(&backend, &foreign, LONG).await.expect_err("a foreign value is not a free lock");
+    attempt(&backend, &foreign, LONG).await.expect_err("a foreign value is not a free lock");
+    // Asked through the client, which adds to every error what it is about.
+    let locker = Locker::new(h.backend().await);
+    let error = locker.lock(&foreign).try_acquire().await.expect_err("a foreign value is not a free lock");
     assert_names_the_place(&error, &foreign);
-    match backend.is_locked(&foreign).await {
-        Ok(locked) => assert!(locked, "a foreign value counts as free"),
+    match locker.is_locked(&foreign).await {
+        Ok(is_held) => assert!(is_held, "a foreign value counts as free"),
         Err(error) => assert_names_the_place(&error, &foreign),
     }
-    let error = backend.lookup(Lookup::Key(&foreign)).await.expect_err("a foreign value is not an absent lock");
+    let error = locker.inspect(&foreign).await.expect_err("a foreign value is not an absent lock");
     assert_names_the_place(&error, &foreign);
 
     assert!(extend(&backend, &held, LONG).await, "another key stopped working");
