@@ -9,6 +9,22 @@ use std::io::{Read, Write};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal};
 use support::{Lab, finish};
+use syncguard_testkit::{Fault, FaultProxy, RedisOptions, RedisServer};
+
+/// A server that is silent would be waited for by the driver's own patience, not by ours.
+#[test]
+fn a_server_that_does_not_answer_ends_the_wait_with_69() {
+    let lab = Lab::new();
+    let server = RedisServer::start(RedisOptions::new());
+    let proxy = FaultProxy::start(server.port());
+    let url = proxy.url(&server.url());
+    proxy.set(Fault::DropReplies);
+    for flags in [&["-n"][..], &["-w", "1s"]] {
+        let all = [&["run"], flags, &["k", "--", "echo", "ran"]].concat();
+        let said = finish(lab.command(all).env("SYNCGUARD_URL", &url).spawn().unwrap());
+        assert_eq!((said.code, said.stdout.as_str()), (Some(69), ""), "{flags:?}: {said:?}");
+    }
+}
 
 #[test]
 fn a_wait_for_a_server_that_is_not_there_is_said_and_can_be_ended() {
