@@ -294,6 +294,7 @@ impl<F: FenceToken> LockRequest<F> {
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock in the background.
     #[doc(alias = "with_lock")]
+    #[doc(alias = "try_run")]
     pub async fn run<Work, Running>(self, work: Work) -> Result<Running::Output>
     where
         Work: FnOnce(LockHandle<F>) -> Running,

@@ -28,6 +28,8 @@ pub(crate) async fn story(url: &str) -> Result<Vec<(u32, Fence)>, LockError> {
     while let Some(term) = seen.recv().await {
         terms.push(term);
     }
+    // Nothing is left to its lease when the program ends.
+    locker.shutdown(std::time::Duration::from_secs(5)).await;
     Ok(terms)
 }
 

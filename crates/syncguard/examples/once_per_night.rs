@@ -38,6 +38,8 @@ pub(crate) async fn story(url: &str) -> Result<(Vec<Night>, u32), LockError> {
         let night = midnight(&locker, Duration::from_secs(1), async || reports += 1).await?;
         nights.push(night);
     }
+    // Nothing but the winner's last lease is left when the program ends.
+    locker.shutdown(Duration::from_secs(5)).await;
     Ok((nights, reports))
 }
 
