@@ -32,7 +32,7 @@
 //! | `blocking` | the same locks for programs without async code |
 //! | `fenced`, `fenced-http`, `fenced-object`, `fenced-sqlx` | guards for what a lock protects |
 //! | `tracing`, `metrics` | warnings and events; histograms and counters |
-//! | `full` | all of them |
+//! | `full` | all of these but `fenced-http`, `fenced-object` and `fenced-sqlx` |
 //!
 //! Rust 1.95 or newer. Tested on Linux. On macOS the sqlite backend notices another process's release by looking again, not by a wake-up;
 //! on Windows it does not compile.
