@@ -12,8 +12,8 @@ use syncguard_core::telemetry::Operation;
 use syncguard_core::time::Clock;
 use syncguard_core::wake::WakeHint;
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, ErrorCode, ExtendOutcome, HealthReport, Key, LockBackend, LockError,
-    LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
+    AcquireOutcome, AcquireRequest, Capabilities, ErrorCode, ExtendOutcome, HealthReport, Inspector, Key, LockBackend,
+    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
 };
 
 /// What goes wrong with a call.
@@ -217,6 +217,10 @@ impl<B: LockBackend> LockBackend for Faulty<B> {
 
     async fn health(&self) -> HealthReport {
         self.inner.health().await
+    }
+
+    fn inspector(&self) -> Option<Inspector<B::Fence>> {
+        self.inner.inspector()
     }
 
     fn new_lock_id(&self, key: &Key) -> LockId {

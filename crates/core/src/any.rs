@@ -11,8 +11,8 @@ use crate::telemetry::LockEvent;
 use crate::time::Clock;
 use crate::wake::WakeHint;
 use crate::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, FenceToken, HealthReport, Key, Label,
-    LockBackend, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, FenceToken, HealthReport, Inspector, Key,
+    Label, LockBackend, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
 };
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -78,6 +78,7 @@ trait Erased<F: FenceToken>: Send + Sync {
     fn purge_expired(&self) -> Boxed<'_, Result<u64>>;
     fn subscribe<'a>(&'a self, key: &'a Key) -> Boxed<'a, WakeHint>;
     fn health(&self) -> Boxed<'_, HealthReport>;
+    fn inspector(&self) -> Option<Inspector<F>>;
     fn new_lock_id(&self, key: &Key) -> LockId;
     fn clock(&self) -> Arc<dyn Clock>;
     fn observe(&self, event: &LockEvent);
@@ -125,6 +126,10 @@ impl<B: LockBackend> Erased<B::Fence> for B {
 
     fn health(&self) -> Boxed<'_, HealthReport> {
         Box::pin(LockBackend::health(self))
+    }
+
+    fn inspector(&self) -> Option<Inspector<B::Fence>> {
+        LockBackend::inspector(self)
     }
 
     fn new_lock_id(&self, key: &Key) -> LockId {
@@ -177,6 +182,10 @@ impl<F: FenceToken> LockBackend for AnyBackend<F> {
 
     async fn health(&self) -> HealthReport {
         self.0.health().await
+    }
+
+    fn inspector(&self) -> Option<Inspector<F>> {
+        self.0.inspector()
     }
 
     fn new_lock_id(&self, key: &Key) -> LockId {

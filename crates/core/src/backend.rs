@@ -12,7 +12,7 @@ use crate::telemetry::LockEvent;
 use crate::time::{Clock, SystemClock};
 use crate::wake::WakeHint;
 use crate::{
-    AcquireOutcome, AnyBackend, ExtendOutcome, FenceToken, HealthReport, Key, LockError, LockId, LockInfo,
+    AcquireOutcome, AnyBackend, ExtendOutcome, FenceToken, HealthReport, Inspector, Key, LockError, LockId, LockInfo,
     ReleaseOutcome, Result, Ttl,
 };
 
@@ -65,6 +65,11 @@ pub trait LockBackend: Send + Sync + 'static {
     /// a line.
     fn health(&self) -> impl Future<Output = HealthReport> + Send {
         async { HealthReport::default() }
+    }
+
+    /// The ability to list, count and watch locks and to ask for them, where the backend has it.
+    fn inspector(&self) -> Option<Inspector<Self::Fence>> {
+        None
     }
 
     /// Makes the id for a lock on this key. Only sharded storages have a reason to replace it.
@@ -133,7 +138,7 @@ pub struct AcquireRequest<'a> {
     pub lock_id: &'a LockId,
     /// For how long.
     pub ttl: Ttl,
-    /// What the holder calls itself, for people. Backends whose layout has no room for it leave it out.
+    /// What the holder calls itself, for people. Stored where the layout has room for it.
     pub label: Option<&'a Label>,
 }
 

@@ -5,6 +5,7 @@
 //! the backend.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -80,6 +81,8 @@ pub(crate) struct HeldLock<F: FenceToken> {
     acquired: BootTime,
     /// What the holder believes. Never locked across an await.
     belief: Mutex<Belief>,
+    /// Whether an answer of the backend said that somebody asks for the lock. Never taken back.
+    asked: AtomicBool,
     /// Wakes whoever sleeps by the belief. Notified after every change of it.
     pub(crate) changed: Notify,
     /// One extend at a time: two replies out of order would leave the older deadline.
@@ -114,6 +117,7 @@ impl<F: FenceToken> LockHandle<F> {
             fence: hold.fence,
             acquired: hold.granted.sent,
             belief: Mutex::new(Belief::new(hold.granted, hold_until)),
+            asked: AtomicBool::new(false),
             changed: Notify::new(),
             extending: tokio::sync::Mutex::default(),
             runtime: Handle::try_current().ok(),
@@ -221,6 +225,27 @@ impl<F: FenceToken> LockHandle<F> {
         }
     }
 
+    /// Returns whether somebody asked for the lock, as far as the last renewal told.
+    pub fn is_asked_for(&self) -> bool {
+        self.0.asked.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when somebody asks for the lock ([`Inspect::ask`](crate::Inspect::ask)); what to do is the holder's
+    /// choice. The news come with a renewal, so a lock that is not renewed never hears of it. Never resolves
+    /// otherwise, also not when the lock is lost.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    pub async fn asked_to_release(&self) {
+        loop {
+            let changed = self.0.changed.notified();
+            if self.is_asked_for() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Replaces the lease by now + ttl: it may shorten. It never passes the request's longest hold.
     ///
     /// Answers [`Absent`](ExtendOutcome::Absent) without asking the backend once the lock is lost or released. A reply
@@ -258,6 +283,10 @@ impl<F: FenceToken> LockHandle<F> {
                 // Noticed here first, so that a loss in the meantime is told of.
                 if self.loss().is_some() || !held.change(|belief| belief.renew(renewed, held.shared.clock.boot())) {
                     return Ok(ExtendOutcome::Absent(None));
+                }
+                if extension.is_asked_for {
+                    held.asked.store(true, Ordering::Relaxed);
+                    held.changed.notify_waiters();
                 }
             }
         }

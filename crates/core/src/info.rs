@@ -10,7 +10,7 @@ use serde_core::ser::SerializeStruct;
 use serde_core::{Serialize, Serializer};
 
 use crate::time::free_in;
-use crate::{Fence, FenceToken, HashId, Key, Label, LockId, Timestamp};
+use crate::{Fence, FenceToken, HashId, Key, Label, LockId, Timestamp, Ttl};
 
 /// A live lock, as seen by lookup. `Debug` and serde show hashes only.
 #[derive(Clone, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct LockInfo<F = Fence> {
     key: Key,
     lock_id: LockId,
     label: Option<Label>,
+    ttl: Option<Ttl>,
+    is_asked_for: bool,
     /// The fence of the present holder.
     pub fence: F,
     /// When the present holder got it, on the backend's clock.
@@ -26,6 +28,24 @@ pub struct LockInfo<F = Fence> {
     pub expires_at: Timestamp,
     /// The backend's clock at the time of the look.
     pub observed_at: Timestamp,
+}
+
+/// Whether a holder keeps its lease alive. Known without any extra write: a lease that is longer than its length began
+/// later than the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Renewal {
+    /// It was renewed, last so long ago.
+    Renewed {
+        /// How long ago.
+        ago: Duration,
+    },
+    /// It was not, but it is too young to tell: a holder that renews does so before half of its lease is over.
+    NotYet,
+    /// It was not, and half of its lease is over: nobody renews it, or its holder is in trouble.
+    NotRenewed,
+    /// The storage does not tell: the holder's client does not write the length of its lease.
+    Unknown,
 }
 
 /// The raw names of a lock, for people who may see them.
@@ -47,13 +67,27 @@ impl<F: FenceToken> LockInfo<F> {
         expires_at: Timestamp,
         observed_at: Timestamp,
     ) -> Self {
-        Self { key, lock_id, label: None, fence, acquired_at, expires_at, observed_at }
+        Self { key, lock_id, label: None, ttl: None, is_asked_for: false, fence, acquired_at, expires_at, observed_at }
     }
 
     /// Adds the holder's label, where the backend stores one.
     #[must_use]
     pub fn with_label(mut self, label: Option<Label>) -> Self {
         self.label = label;
+        self
+    }
+
+    /// Adds the length of the present lease, where the backend stores it.
+    #[must_use]
+    pub fn with_ttl(mut self, ttl: Option<Ttl>) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Says whether somebody asked the holder to let go.
+    #[must_use]
+    pub fn with_asked_for(mut self, asked: bool) -> Self {
+        self.is_asked_for = asked;
         self
     }
 
@@ -70,6 +104,30 @@ impl<F: FenceToken> LockInfo<F> {
     /// What the holder calls itself, where the backend stores it.
     pub fn label(&self) -> Option<&Label> {
         self.label.as_ref()
+    }
+
+    /// The length of the present lease, where the backend stores it.
+    pub fn ttl(&self) -> Option<Ttl> {
+        self.ttl
+    }
+
+    /// Whether somebody asked the holder to let go ([`Inspect::ask`](crate::Inspect::ask)).
+    pub fn is_asked_for(&self) -> bool {
+        self.is_asked_for
+    }
+
+    /// Whether the holder keeps the lease alive, as far as what is stored tells.
+    pub fn renewal(&self) -> Renewal {
+        let Some(ttl) = self.ttl else { return Renewal::Unknown };
+        // The lease began one ttl before its end: with the acquisition, or with the last renewal.
+        let began = Timestamp::from_millis(self.expires_at.as_millis().saturating_sub(ttl.as_millis()));
+        if began == self.acquired_at {
+            let fresh = self.held_for() < ttl.duration() / 2;
+            return if fresh { Renewal::NotYet } else { Renewal::NotRenewed };
+        }
+        // Anything else was written by a client that replaced the lease and does not know of the stored length.
+        let plausible = began > self.acquired_at && began <= self.observed_at;
+        if plausible { Renewal::Renewed { ago: self.observed_at.since(began) } } else { Renewal::Unknown }
     }
 
     /// How long until the lock can be taken over if nobody renews it.
@@ -131,5 +189,24 @@ mod tests {
         assert!(!text.contains("canary") && !text.contains(id.as_str()), "{text}");
         assert!(text.contains("\"fence\":\"000000000000001\""), "{text}");
         assert_eq!(info.reveal().key.as_str(), "canary");
+    }
+
+    #[test]
+    fn a_renewal_is_told_from_what_is_stored() {
+        let info = |expires_at: i64, observed_at: i64, ttl: Option<i64>| {
+            let at = Timestamp::from_millis;
+            let key = Key::new("k").unwrap();
+            LockInfo::new(key, LockId::random(), Fence::FIRST, at(1000), at(expires_at), at(observed_at))
+                .with_ttl(ttl.map(|millis| Ttl::from_millis(millis).unwrap()))
+                .renewal()
+        };
+
+        assert_eq!(info(31_000, 2_000, Some(30_000)), Renewal::NotYet);
+        assert_eq!(info(31_000, 16_000, Some(30_000)), Renewal::NotRenewed);
+        assert_eq!(info(41_000, 17_000, Some(30_000)), Renewal::Renewed { ago: Duration::from_secs(6) });
+        assert_eq!(info(41_000, 17_000, None), Renewal::Unknown);
+        // A client that does not know the stored length made the lease longer, or shorter.
+        assert_eq!(info(91_000, 17_000, Some(30_000)), Renewal::Unknown);
+        assert_eq!(info(20_000, 17_000, Some(30_000)), Renewal::Unknown);
     }
 }

@@ -45,7 +45,7 @@
 //! * the words, each validated once and carrying its proof: [`Key`], [`LockId`], [`Fence`], [`Ttl`], [`Timestamp`],
 //!   [`HashId`], [`LockError`], and [`storage_key`] for backends;
 //! * the contract of a backend: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`wake`], [`listener`],
-//!   [`health`], and for their URLs [`options`];
+//!   [`health`], beside it [`inspect`], and for their URLs [`options`];
 //! * the client: [`Locker`], [`LockRequest`], [`Guard`], [`LockHandle`], [`retry`], [`multi`], [`election`];
 //! * beside all of them: [`telemetry`] and [`MemoryBackend`].
 //!
@@ -68,6 +68,7 @@ pub mod health;
 mod heartbeat;
 mod in_flight;
 mod info;
+pub mod inspect;
 mod key;
 pub mod listener;
 mod lock_id;
@@ -106,7 +107,10 @@ pub use guard::Guard;
 pub use handle::{LockHandle, LossReason};
 pub use hash::HashId;
 pub use health::{HealthCheck, HealthReport, HealthStatus};
-pub use info::{LockInfo, RevealedNames};
+pub use info::{LockInfo, Renewal, RevealedNames};
+pub use inspect::{
+    AskOutcome, Counts, Cursor, Inspect, Inspector, ListRequest, Page, Transition, TransitionKind, Watch,
+};
 pub use key::Key;
 pub use lock_id::LockId;
 pub use locker::{Locker, LockerBuilder, ReleaseErrorHook};

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::time::{CLEANUP_GUARD_MS, Clock, TokioClock, free_in, is_live};
 use crate::wake::{WakeHint, WakeHub};
 use crate::{
-    AbsentReason, AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Extension, Fence,
-    HealthReport, HealthStatus, Key, Label, Lease, LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome,
-    Result, TimeAuthority, Timestamp, Ttl,
+    AbsentReason, AcquireOutcome, AcquireRequest, AskOutcome, Capabilities, Contention, Counts, Cursor, ExtendOutcome,
+    Extension, Fence, HealthReport, HealthStatus, Inspect, Inspector, Key, Label, Lease, ListRequest, LockBackend,
+    LockError, LockId, LockInfo, Lookup, Page, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl,
 };
 
 /// Locks in this process's memory. Clones share their locks.
@@ -26,7 +26,12 @@ struct Shared {
     state: Mutex<State>,
     clock: Arc<dyn Clock>,
     hub: WakeHub,
+    /// The hub of those who watch all locks; they must not take a hint away from a waiter.
+    changes: WakeHub,
 }
+
+/// The one topic of who watches all locks.
+const ANY_KEY: &str = "";
 
 #[derive(Default)]
 struct State {
@@ -43,6 +48,8 @@ struct Stored {
     acquired_at: Timestamp,
     expires_at: Timestamp,
     label: Option<Label>,
+    ttl: Ttl,
+    is_asked_for: bool,
 }
 
 impl Default for MemoryBackend {
@@ -65,7 +72,7 @@ impl MemoryBackend {
 
     /// An empty backend whose server time and whose guards' local time come from `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        let shared = Shared { state: Mutex::default(), clock, hub: WakeHub::default() };
+        let shared = Shared { state: Mutex::default(), clock, hub: WakeHub::default(), changes: WakeHub::default() };
         Self { shared: Arc::new(shared), cleanup_in_is_locked: false }
     }
 
@@ -115,6 +122,8 @@ impl State {
             acquired_at: now,
             expires_at,
             label: request.label.cloned(),
+            ttl: request.ttl,
+            is_asked_for: false,
         };
         self.locks.insert(request.key.clone(), stored);
         Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)))
@@ -142,6 +151,15 @@ impl State {
     }
 }
 
+impl Stored {
+    fn info(&self, key: &Key, now: Timestamp) -> LockInfo {
+        LockInfo::new(key.clone(), self.lock_id.clone(), self.fence, self.acquired_at, self.expires_at, now)
+            .with_label(self.label.clone())
+            .with_ttl(Some(self.ttl))
+            .with_asked_for(self.is_asked_for)
+    }
+}
+
 fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> AcquireOutcome {
     if held.lock_id == *asking {
         return AcquireOutcome::Acquired(Lease::new(held.fence, held.expires_at).observed_at(now));
@@ -157,7 +175,9 @@ impl LockBackend for MemoryBackend {
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
-        self.state().acquire(request, self.now())
+        let outcome = self.state().acquire(request, self.now());
+        self.shared.changes.wake(ANY_KEY);
+        outcome
     }
 
     async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
@@ -172,6 +192,7 @@ impl LockBackend for MemoryBackend {
             key
         };
         self.shared.hub.wake(key.as_str());
+        self.shared.changes.wake(ANY_KEY);
         Ok(ReleaseOutcome::Released)
     }
 
@@ -185,7 +206,8 @@ impl LockBackend for MemoryBackend {
         let expires_at = now.plus(ttl);
         let held = state.locks.get_mut(&key).ok_or_else(|| LockError::internal("an owned lock is not stored"))?;
         held.expires_at = expires_at;
-        Ok(ExtendOutcome::Extended(Extension::new(expires_at)))
+        held.ttl = ttl;
+        Ok(ExtendOutcome::Extended(Extension::new(expires_at).asked_for(held.is_asked_for)))
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {
@@ -209,10 +231,7 @@ impl LockBackend for MemoryBackend {
             },
         };
         let live = state.locks.get(key).filter(|held| is_live(held.expires_at, now));
-        Ok(live.map(|held| {
-            LockInfo::new(key.clone(), held.lock_id.clone(), held.fence, held.acquired_at, held.expires_at, now)
-                .with_label(held.label.clone())
-        }))
+        Ok(live.map(|held| held.info(key, now)))
     }
 
     async fn purge_expired(&self) -> Result<u64> {
@@ -231,7 +250,53 @@ impl LockBackend for MemoryBackend {
         report
     }
 
+    fn inspector(&self) -> Option<Inspector> {
+        Some(Inspector::new(self.clone()))
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         self.shared.clock.clone()
+    }
+}
+
+impl Inspect for MemoryBackend {
+    async fn list(&self, request: ListRequest<'_>) -> Result<Page> {
+        let now = self.now();
+        let state = self.state();
+        let after = request.cursor.map(Cursor::as_str);
+        let mut found: Vec<&Key> = state
+            .locks
+            .iter()
+            .filter(|(key, held)| {
+                let wanted = key.as_str().starts_with(request.prefix) && after.is_none_or(|after| key.as_str() > after);
+                wanted && is_live(held.expires_at, now)
+            })
+            .map(|(key, _)| key)
+            .collect();
+        found.sort_unstable_by_key(|key| key.as_str());
+        let size = usize::try_from(request.page_size).unwrap_or(usize::MAX).max(1);
+        let next = if found.len() > size { found.get(size - 1).map(|key| Cursor::new(key.as_str())) } else { None };
+        let locks = found.into_iter().take(size).filter_map(|key| Some(state.locks.get(key)?.info(key, now)));
+        Ok(Page::new(locks.collect(), next))
+    }
+
+    async fn count(&self) -> Result<Counts> {
+        let now = self.now();
+        let state = self.state();
+        let live = state.locks.values().filter(|held| is_live(held.expires_at, now)).count();
+        let counted = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        Ok(Counts::new(counted(live), counted(state.counters.len())))
+    }
+
+    async fn ask(&self, lock_id: &LockId) -> Result<AskOutcome> {
+        let mut state = self.state();
+        let Ok(key) = state.owned(lock_id, self.now()).cloned() else { return Ok(AskOutcome::Absent) };
+        let held = state.locks.get_mut(&key).ok_or_else(|| LockError::internal("an owned lock is not stored"))?;
+        held.is_asked_for = true;
+        Ok(AskOutcome::Asked)
+    }
+
+    async fn changes(&self) -> WakeHint {
+        self.shared.changes.subscribe(ANY_KEY)
     }
 }

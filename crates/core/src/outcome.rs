@@ -106,12 +106,21 @@ pub enum ExtendOutcome {
 pub struct Extension {
     /// When it ends now, on the backend's clock.
     pub expires_at: Timestamp,
+    /// Whether somebody asked the holder to let go ([`Inspect::ask`](crate::Inspect::ask)).
+    pub is_asked_for: bool,
 }
 
 impl Extension {
     /// A lease that ends at `expires_at` now.
     pub const fn new(expires_at: Timestamp) -> Self {
-        Self { expires_at }
+        Self { expires_at, is_asked_for: false }
+    }
+
+    /// Says whether somebody asked for the lock.
+    #[must_use]
+    pub const fn asked_for(mut self, asked: bool) -> Self {
+        self.is_asked_for = asked;
+        self
     }
 }
 

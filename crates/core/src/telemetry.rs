@@ -22,8 +22,8 @@ use pipe::Pipe;
 
 use crate::time::{BootTime, Clock};
 use crate::{
-    AbsentReason, AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, HealthReport, Key, LockBackend,
-    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl, WakeHint,
+    AbsentReason, AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, HealthReport, Inspector, Key,
+    LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl, WakeHint,
 };
 
 /// A backend that tells a sink of every operation.
@@ -209,6 +209,10 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
         self.backend.health().await
     }
 
+    fn inspector(&self) -> Option<Inspector<B::Fence>> {
+        self.backend.inspector()
+    }
+
     fn new_lock_id(&self, key: &Key) -> LockId {
         self.backend.new_lock_id(key)
     }
@@ -216,6 +220,7 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
     fn clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
+
     fn observe(&self, event: &LockEvent) {
         event.emit(&self.backend.capabilities().backend);
         self.pipe.send(event.clone());
