@@ -24,7 +24,17 @@ pub(crate) fn command(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) ->
             command.env_remove(name);
         }
     }
+    if let Some(value) = incremental(env::var("CI").ok().as_deref(), env::var_os("CARGO_INCREMENTAL").is_some()) {
+        command.env("CARGO_INCREMENTAL", value);
+    }
     command
+}
+
+/// What incremental compilation is set to. A machine that builds once never reads what it would keep for the next time,
+/// which is more than half of the target folder. `.ci/run` sets the same for the build of this package.
+fn incremental(ci: Option<&str>, is_chosen: bool) -> Option<&'static str> {
+    let builds_once = ci.is_some_and(|ci| !matches!(ci, "" | "0" | "false"));
+    (builds_once && !is_chosen).then_some("0")
 }
 
 /// The workspace's root: the folder above this package.
@@ -35,4 +45,19 @@ pub(crate) fn root() -> &'static std::path::Path {
 fn describes_this_package(variable: &str) -> bool {
     let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
     prefixes.iter().any(|prefix| variable.starts_with(prefix)) || variable == "RUST_RECURSION_COUNT"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_machine_that_builds_once_keeps_nothing_for_the_next_time() {
+        assert_eq!(incremental(Some("true"), false), Some("0"));
+        assert_eq!(incremental(Some("1"), false), Some("0"));
+        for ci in [None, Some(""), Some("0"), Some("false")] {
+            assert_eq!(incremental(ci, false), None, "{ci:?}");
+        }
+        assert_eq!(incremental(Some("true"), true), None, "who chose it has it");
+    }
 }

@@ -62,7 +62,8 @@ impl Steps {
             fs::remove_file(&report)?;
         }
         let extra: Vec<&str> = extra.iter().map(String::as_str).collect();
-        let arguments = line(&["nextest", "run", "--profile", "ci"], &self.scope.for_build(), &extra);
+        let chosen = [if chooses_targets(&extra) { &[][..] } else { &["--tests"] }, &extra].concat();
+        let arguments = line(&["nextest", "run", "--profile", "ci"], &self.scope.for_build(), &chosen);
         announce(&arguments);
         let built = cargo::command(&arguments).arg("--no-run").status().context("cannot run cargo nextest")?;
         if !built.success() {
@@ -140,6 +141,29 @@ fn line(before: &[&str], scope: &[String], after: &[&str]) -> Vec<String> {
     [owned(before), scope.to_vec(), owned(after)].concat()
 }
 
+/// Whether the arguments for nextest say what to build. If not, the targets with tests are enough: by itself cargo would
+/// link every example too, though clippy checks them, a test calls their code, and no test runs their programs.
+fn chooses_targets(arguments: &[&str]) -> bool {
+    let targets = ["--lib", "--bin", "--bins", "--test", "--tests", "--example", "--examples", "--bench", "--benches"];
+    arguments.iter().any(|argument| {
+        let name = argument.split_once('=').map_or(*argument, |(name, _)| name);
+        targets.contains(&name) || name == "--all-targets"
+    })
+}
+
 fn announce(arguments: &[String]) {
     println!("\n$ cargo {}", arguments.join(" "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_are_linked_only_for_who_asks_for_them() {
+        assert!(!chooses_targets(&[]) && !chooses_targets(&["-E", "test(fence)", "--no-capture"]));
+        for chosen in [&["--test", "conformance"][..], &["--test=conformance"], &["--lib"], &["--all-targets"]] {
+            assert!(chooses_targets(chosen), "{chosen:?}");
+        }
+    }
 }
