@@ -1,8 +1,17 @@
 -- Replaces the lease of an id by now + ttl if it is alive.
 --
 -- $1 lock id, $2 ttl in ms. One row: found (rows with this id), expires_at_ms (NULL when nothing was extended).
-WITH locked AS MATERIALIZED (
-    SELECT key, expires_at_ms FROM {locks} WHERE lock_id = $1 FOR UPDATE
+--
+-- The advisory lock of the key keeps out an acquire that does not lock the row, as the TypeScript original's. The statement's
+-- snapshot may be older than the wait for it, but what FOR UPDATE finds is not: it follows the row to its newest version
+-- and compares the id again.
+WITH gate AS MATERIALIZED (
+    SELECT key, pg_advisory_xact_lock(hashtext(key)) FROM {locks} WHERE lock_id = $1
+), locked AS MATERIALIZED (
+    SELECT l.key, l.expires_at_ms
+    FROM gate JOIN {locks} AS l ON l.key = gate.key
+    WHERE l.lock_id = $1
+    FOR UPDATE OF l
 ), seen AS MATERIALIZED (
     SELECT key, expires_at_ms, floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS now_ms FROM locked
 ), kept AS (
@@ -14,8 +23,6 @@ WITH locked AS MATERIALIZED (
       AND seen.expires_at_ms > seen.now_ms - 1000
       -- Two rows with one id mean that the unique index is missing: nothing is touched.
       AND (SELECT count(*) FROM locked) = 1
-      -- Already ours since the gate. If the row came to be after the gate, it may not be: then the lock was absent there.
-      AND pg_try_advisory_xact_lock(hashtext(l.key))
     RETURNING l.expires_at_ms
 )
 SELECT (SELECT count(*) FROM locked) AS found,

@@ -1,8 +1,8 @@
 //! How does a connection come about?
 //!
 //! The hosts are tried in order; each attempt ends with one question that tells whether the server may be written to
-//! (`target_session_attrs`) and whether a pooler stands in between. Connecting is rare, so the question costs nothing
-//! that counts.
+//! (`target_session_attrs`) and whether a pooler stands in between, and that makes the settings of a connection which is
+//! ours alone. Connecting is rare, so the question costs nothing that counts.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -18,6 +18,7 @@ use tokio_postgres::config::{Host, SslNegotiation};
 use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
 use crate::builder::PostgresBuilder;
+use crate::statement::without_comments;
 use crate::tls::Tls;
 use crate::wire::{Connector, Encryption, HostConnector, Learned};
 use crate::{environment, error, hosts, passfile};
@@ -78,6 +79,15 @@ impl Seen {
     }
 }
 
+/// What a connection for locks is bounded by, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// How long the server may wait for another transaction.
+    pub(crate) lock_timeout: u128,
+    /// How long one statement may take.
+    pub(crate) statement_timeout: u128,
+}
+
 /// Everything needed to connect.
 #[derive(Clone)]
 pub(crate) struct Target {
@@ -91,7 +101,17 @@ pub(crate) struct Target {
     pub(crate) tls: Tls,
     require_tls: bool,
     connect_timeout: Duration,
+    bounds: Bounds,
     pub(crate) seen: Arc<Seen>,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Locks: where no pooler stands in between, the session gets the settings that they need.
+    Locks,
+    /// Anything else: the session stays as the server made it.
+    Other,
 }
 
 // Login and password file hold secrets.
@@ -149,16 +169,20 @@ impl Target {
             wanted: settings.target_session_attrs.unwrap_or_default(),
             require_tls: settings.require_tls,
             connect_timeout: settings.connect_timeout,
+            bounds: Bounds {
+                lock_timeout: settings.lock_timeout.as_millis(),
+                statement_timeout: settings.timeout.as_millis(),
+            },
             config: settings.config,
             seen: Arc::default(),
         })
     }
 
     /// Connects to the first host that answers and fits.
-    pub(crate) async fn connect(&self) -> Result<Connected> {
+    pub(crate) async fn connect(&self, purpose: Purpose) -> Result<Connected> {
         let mut last = None;
         for index in 0..self.servers.len() {
-            match self.connect_host(index).await {
+            match self.connect_host(index, purpose).await {
                 Ok(connected) => return Ok(connected),
                 Err(failure) => last = Some(failure),
             }
@@ -167,11 +191,11 @@ impl Target {
         Err(last.map_or_else(unfit, Failure::into_error))
     }
 
-    async fn connect_host(&self, index: usize) -> Result<Connected, Failure> {
+    async fn connect_host(&self, index: usize, purpose: Purpose) -> Result<Connected, Failure> {
         let (config, host) = self.single(index);
         let mut refused = None;
         for encryption in &self.tls.attempts {
-            match self.attempt(&config, &host, encryption.clone()).await {
+            match self.attempt((&config, &host), encryption.clone(), purpose).await {
                 // Only a refusal by pg_hba.conf is a reason to try without or with encryption. After a failed
                 // handshake the other way would hand the session to whoever broke it.
                 Err(failure) if failure.is_refusal() => refused = Some(failure),
@@ -181,14 +205,20 @@ impl Target {
         Err(refused.unwrap_or_else(|| Failure::Ours(unfit())))
     }
 
-    async fn attempt(&self, config: &Config, host: &Host, encryption: Encryption) -> Result<Connected, Failure> {
+    async fn attempt(
+        &self,
+        (config, host): (&Config, &Host),
+        encryption: Encryption,
+        purpose: Purpose,
+    ) -> Result<Connected, Failure> {
         let learned = Arc::new(Learned::default());
         let connector = Connector { encryption, learned: learned.clone() };
         let connecting = open(config, host, connector);
         let (client, messages) = timeout(self.connect_timeout, connecting)
             .await
             .map_err(|_| Failure::Ours(error::no_answer_to_connect()))??;
-        let introducing = introduce(client, messages);
+        let question = self.question(purpose, learned.announced_pid());
+        let introducing = introduce(client, messages, &question);
         let (client, messages, server) = timeout(self.connect_timeout, introducing)
             .await
             .map_err(|_| Failure::Ours(error::no_answer_to_connect()))??;
@@ -209,6 +239,15 @@ impl Target {
             self.seen.pooler.store(true, Ordering::Release);
         }
         Ok(Connected { client, messages, behind_pooler })
+    }
+
+    /// What a new connection is asked first. Without a purpose for the settings it is told that nobody announced itself.
+    fn question(&self, purpose: Purpose, announced_pid: i32) -> String {
+        let pid = if purpose == Purpose::Locks { announced_pid } else { -1 };
+        without_comments(include_str!("../sql/introduce.sql"))
+            .replace("{announced_pid}", &pid.to_string())
+            .replace("{lock_timeout}", &self.bounds.lock_timeout.to_string())
+            .replace("{statement_timeout}", &self.bounds.statement_timeout.to_string())
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
@@ -285,11 +324,13 @@ struct Introduction {
     read_only: bool,
 }
 
-async fn introduce(client: Client, mut messages: Messages) -> Result<(Client, Messages, Introduction), Failure> {
+async fn introduce(
+    client: Client,
+    mut messages: Messages,
+    question: &str,
+) -> Result<(Client, Messages, Introduction), Failure> {
     let server = {
-        let asking = client.simple_query(
-            "SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'",
-        );
+        let asking = client.simple_query(question);
         let mut asking = std::pin::pin!(asking);
         // The connection has no task of its own yet, so it is driven by hand while it answers.
         poll_fn(|cx| {

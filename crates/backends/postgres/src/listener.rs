@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Error};
 
-use crate::connect::{self, Connected, Target};
+use crate::connect::{self, Connected, Purpose, Target};
 use crate::statement::HiddenList;
 use crate::table::Tables;
 
@@ -50,7 +50,8 @@ impl Source for Channel {
     type Messages = Notifications;
 
     async fn connect(&self) -> Result<(Registrations, Notifications), Ended> {
-        let Connected { client, mut messages, behind_pooler } = self.target.connect().await.map_err(|_| Ended::Lost)?;
+        let Connected { client, mut messages, behind_pooler } =
+            self.target.connect(Purpose::Other).await.map_err(|_| Ended::Lost)?;
         if behind_pooler {
             tracing::debug!(target: "syncguard", "a pooler cannot carry wake-ups; waiters look again from time to time");
             return Err(Ended::Refused);

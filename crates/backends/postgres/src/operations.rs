@@ -1,8 +1,9 @@
 //! How does a request become one transaction?
 //!
-//! Each operation is a pair of statements that travel together ([`pipeline`](crate::pipeline)): the *gate* bounds the
-//! waits and takes the key's advisory lock, the *decision* does the work. What they decide stands in `sql/*.sql`; what
-//! the answers mean, in [`row`](crate::row).
+//! The *decision* is one statement that does the work. On a connection of our own, whose session has the settings that
+//! it needs, that statement is the transaction. Behind a pooler and on a pool that was brought along a *gate* travels
+//! before it that bounds the waits, in one transaction ([`pipeline`](crate::pipeline)). What the statements decide
+//! stands in `sql/*.sql`; what the answers mean, in [`row`](crate::row).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use tokio_postgres::Row;
 use crate::backend::Inner;
 use crate::builder::Prepared;
 use crate::names::Names;
+use crate::pipeline::Manner;
 use crate::pool::{Session, deadline};
 use crate::row::{column, read_absent, read_acquire, read_info};
 use crate::statement::{Call, Hidden, Param, Sql, flag, number, text};
@@ -52,14 +54,16 @@ impl Inner {
         deadline(self.settings.timeout.min((ttl.duration() / 3).max(Duration::from_secs(1))))
     }
 
-    /// Whether statements get names on this connection.
-    fn prepared(&self, session: &Session) -> bool {
-        match self.settings.prepared {
+    /// How statements are sent on this connection.
+    fn manner(&self, session: &Session) -> Manner {
+        // Once one connection was seen to lead through a pooler, others may too.
+        let is_direct = session.behind_pooler() == Some(false) && self.pool.behind_pooler() == Some(false);
+        let is_named = match self.settings.prepared {
             Prepared::Always => true,
             Prepared::Never => false,
-            // Once one connection was seen to lead through a pooler, others may too.
-            Prepared::Auto => session.behind_pooler() == Some(false) && self.pool.behind_pooler() == Some(false),
-        }
+            Prepared::Auto => is_direct,
+        };
+        Manner { is_named, is_direct }
     }
 
     /// The acquire of a key in its two statements, with all that they need.
@@ -71,7 +75,7 @@ impl Inner {
         let _turn = self.turns.take(&names.lock, deadline).await?;
         let _slot = timeout_at(deadline, self.acquires.acquire()).await.map_err(|_| error::all_busy())?;
         let mut session = self.pool.get(deadline).await?;
-        let prepared = self.prepared(&session);
+        let manner = self.manner(&session);
         let storage_key = Hidden(&names.lock);
         let gate = [text(&storage_key), text(&self.lock_timeout), text(&self.statement_timeout)];
         let gate = Call { sql: &self.statements.acquire_gate, params: &gate };
@@ -79,10 +83,10 @@ impl Inner {
         let params = values.params();
         let decision = self.acquire_statement();
         let call = |sql| Call { sql, params: &params };
-        let row = match pipeline::transact(&mut session, prepared, gate, call(decision), deadline).await {
+        let row = match pipeline::transact(&mut session, manner, gate, call(decision), deadline).await {
             // Nothing was done, and the session is fit for another try.
             Err(error) if error::names_missing_column(&error) && self.has_key_debug.swap(false, Ordering::AcqRel) => {
-                pipeline::transact(&mut session, prepared, gate, call(self.acquire_statement()), deadline).await
+                pipeline::transact(&mut session, manner, gate, call(self.acquire_statement()), deadline).await
             }
             outcome => outcome,
         }?;
@@ -99,14 +103,8 @@ impl Inner {
     }
 
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        let deadline = self.deadline();
-        let mut session = self.pool.get(deadline).await?;
-        let prepared = self.prepared(&session);
         let id = Hidden(lock_id.as_str());
-        let gate = [text(&self.lock_timeout), text(&self.statement_timeout)];
-        let gate = Call { sql: &self.statements.release_gate, params: &gate };
-        let decision = Call { sql: &self.statements.release, params: &[text(&id)] };
-        let row = pipeline::transact(&mut session, prepared, gate, decision, deadline).await?;
+        let row = self.change(&self.statements.release, &[text(&id)], self.deadline()).await?;
         let released: bool = column(&row, "released")?;
         if released {
             Ok(ReleaseOutcome::Released)
@@ -117,13 +115,8 @@ impl Inner {
 
     pub(crate) async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
         let deadline = self.deadline_within(ttl);
-        let mut session = self.pool.get(deadline).await?;
-        let prepared = self.prepared(&session);
         let (id, ttl) = (Hidden(lock_id.as_str()), ttl.as_millis());
-        let gate = [text(&id), text(&self.lock_timeout), text(&self.statement_timeout)];
-        let gate = Call { sql: &self.statements.extend_gate, params: &gate };
-        let decision = Call { sql: &self.statements.extend, params: &[text(&id), number(&ttl)] };
-        let row = pipeline::transact(&mut session, prepared, gate, decision, deadline).await?;
+        let row = self.change(&self.statements.extend, &[text(&id), number(&ttl)], deadline).await?;
         match column::<Option<i64>>(&row, "expires_at_ms")? {
             Some(millis) => Ok(ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(millis)))),
             None => read_absent(&row).map(|why| ExtendOutcome::Absent(Some(why))),
@@ -151,7 +144,8 @@ impl Inner {
         let cleaning = Cleaning(self.clone());
         tokio::spawn(async move {
             let inner = &cleaning.0;
-            drop(inner.change(&inner.statements.purge_key, &[text(&Hidden(&storage_key))]).await);
+            let (storage_key, deadline) = (Hidden(&storage_key), inner.deadline());
+            drop(inner.change(&inner.statements.purge_key, &[text(&storage_key)], deadline).await);
         });
     }
 
@@ -179,7 +173,7 @@ impl Inner {
     pub(crate) async fn purge(&self) -> Result<u64> {
         let mut total = 0;
         loop {
-            let row = self.change(&self.statements.purge, &[]).await?;
+            let row = self.change(&self.statements.purge, &[], self.deadline()).await?;
             let removed = u64::try_from(column::<i64>(&row, "removed")?).unwrap_or(0);
             total += removed;
             if removed < 1000 {
@@ -191,17 +185,21 @@ impl Inner {
     async fn ask(&self, sql: &Sql, name: &Hidden<'_>) -> Result<Option<Row>> {
         let deadline = self.deadline();
         let mut session = self.pool.get(deadline).await?;
-        let prepared = self.prepared(&session);
-        pipeline::ask(&mut session, prepared, Call { sql, params: &[text(name)] }, deadline).await
+        let manner = self.manner(&session);
+        pipeline::ask(&mut session, manner, Call { sql, params: &[text(name)] }, deadline).await
     }
 
-    async fn change(&self, sql: &Sql, params: &[Param<'_>]) -> Result<Row> {
-        let deadline = self.deadline();
+    /// Runs a statement that takes the locks it needs by itself, in a transaction of its own.
+    async fn change(&self, sql: &Sql, params: &[Param<'_>], deadline: Instant) -> Result<Row> {
         let mut session = self.pool.get(deadline).await?;
-        let prepared = self.prepared(&session);
+        let manner = self.manner(&session);
+        let decision = Call { sql, params };
+        if manner.is_direct {
+            return pipeline::decide(&mut session, manner, decision, deadline).await;
+        }
         let gate = [text(&self.lock_timeout), text(&self.statement_timeout)];
-        let gate = Call { sql: &self.statements.release_gate, params: &gate };
-        pipeline::transact(&mut session, prepared, gate, Call { sql, params }, deadline).await
+        let gate = Call { sql: &self.statements.bounds_gate, params: &gate };
+        pipeline::transact(&mut session, manner, gate, decision, deadline).await
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Statement};
 
-use crate::connect::Target;
+use crate::connect::{Purpose, Target};
 use crate::error;
 use crate::statement::Sql;
 
@@ -131,8 +131,9 @@ impl OwnPool {
     }
 
     async fn open(&self, deadline: Instant) -> Result<OwnSession> {
-        let connected =
-            timeout_at(deadline, self.target.connect()).await.map_err(|_| error::no_answer_to_connect())??;
+        let connected = timeout_at(deadline, self.target.connect(Purpose::Locks))
+            .await
+            .map_err(|_| error::no_answer_to_connect())??;
         let mut messages = connected.messages;
         // The end of a connection is seen by whoever waits for an answer; there is nobody else to tell.
         let driving =

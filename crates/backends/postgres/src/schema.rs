@@ -129,7 +129,7 @@ async fn try_set_up(client: &Client, tables: &Tables) -> Result<(), Trouble> {
     // 1397184333 is ours for set-up; release and its waiters use another number.
     client
         .batch_execute(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '20s'; SET LOCAL client_min_messages = 'warning';
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '20s'; SET LOCAL statement_timeout = '30s'; SET LOCAL client_min_messages = 'warning';
              SELECT pg_advisory_xact_lock(1397184333, 0)",
         )
         .await?;

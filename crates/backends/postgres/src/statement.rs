@@ -34,9 +34,9 @@ pub(crate) struct Statements {
     pub(crate) acquire_gate: Sql,
     pub(crate) acquire: Sql,
     pub(crate) acquire_without_key_debug: Sql,
-    pub(crate) extend_gate: Sql,
+    /// Bounds a transaction whose deciding statement takes the locks that it needs.
+    pub(crate) bounds_gate: Sql,
     pub(crate) extend: Sql,
-    pub(crate) release_gate: Sql,
     pub(crate) release: Sql,
     pub(crate) is_locked: Sql,
     pub(crate) lookup_by_key: Sql,
@@ -53,9 +53,8 @@ impl Statements {
             acquire_gate: sql("acquire_gate", include_str!("../sql/acquire_gate.sql")),
             acquire: sql("acquire", acquire),
             acquire_without_key_debug: sql("acquire_without_key_debug", &without_key_debug(acquire)),
-            extend_gate: sql("extend_gate", include_str!("../sql/extend_gate.sql")),
+            bounds_gate: sql("bounds_gate", include_str!("../sql/bounds_gate.sql")),
             extend: sql("extend", include_str!("../sql/extend.sql")),
-            release_gate: sql("release_gate", include_str!("../sql/release_gate.sql")),
             release: sql("release", include_str!("../sql/release.sql")),
             is_locked: sql("is_locked", include_str!("../sql/is_locked.sql")),
             lookup_by_key: sql("lookup_by_key", include_str!("../sql/lookup_by_key.sql")),
@@ -73,8 +72,12 @@ fn without_key_debug(acquire: &str) -> String {
 
 /// Puts the quoted table names in, and leaves out the comments that only a reader of the file needs.
 pub(crate) fn render(text: &str, tables: &Tables) -> String {
+    without_comments(text).replace("{locks}", &tables.locks.quoted()).replace("{fences}", &tables.fences.quoted())
+}
+
+pub(crate) fn without_comments(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
-    lines.join("\n").replace("{locks}", &tables.locks.quoted()).replace("{fences}", &tables.fences.quoted())
+    lines.join("\n")
 }
 
 /// A value and its type. The type is fixed here, so that an unnamed statement needs no extra question.
@@ -186,15 +189,14 @@ mod tests {
     use super::*;
 
     /// Every statement that is sent.
-    fn all(statements: &Statements) -> [&Sql; 12] {
+    fn all(statements: &Statements) -> [&Sql; 11] {
         let s = statements;
         [
             &s.acquire_gate,
             &s.acquire,
             &s.acquire_without_key_debug,
-            &s.extend_gate,
+            &s.bounds_gate,
             &s.extend,
-            &s.release_gate,
             &s.release,
             &s.is_locked,
             &s.lookup_by_key,
@@ -220,7 +222,7 @@ mod tests {
         let statements = Statements::new(&Tables::parse("l", "f").unwrap());
         let names: HashSet<&str> = all(&statements).iter().map(|sql| sql.name).collect();
         let texts: HashSet<&str> = all(&statements).iter().map(|sql| sql.text.as_str()).collect();
-        assert_eq!((names.len(), texts.len()), (12, 12));
+        assert_eq!((names.len(), texts.len()), (11, 11));
     }
 
     #[test]

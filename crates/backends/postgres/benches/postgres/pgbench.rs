@@ -56,11 +56,11 @@ fn script_text(notify: Notify) -> String {
         include_str!("../../sql/acquire.sql"),
         &[":key", "'fence:' || :key", ":id", "30000", ":key", "false"],
     );
-    let release_gate = statement(include_str!("../../sql/release_gate.sql"), &["'1000'", "'5000'"]);
+    let bounds_gate = statement(include_str!("../../sql/bounds_gate.sql"), &["'1000'", "'5000'"]);
     let begin = include_str!("../../sql/begin.sql").trim();
     format!(
         "\\set key :client_id\n\\set id random(1, 9000000000000000000)\n\\startpipeline\n{begin};\n{gate};\n{acquire};\nCOMMIT;\n\\endpipeline\n\
-         \\startpipeline\n{begin};\n{release_gate};\n{release};\nCOMMIT;\n\\endpipeline\n"
+         \\startpipeline\n{begin};\n{bounds_gate};\n{release};\nCOMMIT;\n\\endpipeline\n"
     )
 }
 

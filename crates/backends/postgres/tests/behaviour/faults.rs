@@ -21,7 +21,7 @@ async fn a_reply_lost_after_the_commit_is_ambiguous_and_the_same_id_owns_up() {
         assert!(backend.release(&id).await.unwrap().is_released());
     };
     for (round, fault) in
-        [Fault::DropReplies, Fault::CutAfter(0), Fault::CutAfter(1), Fault::CutAfter(60)].into_iter().enumerate()
+        [Fault::DropReplies, Fault::CutAfter(0), Fault::CutAfter(1), Fault::CutAfter(30)].into_iter().enumerate()
     {
         let (key, id) = (key(&format!("k{round}")), LockId::random());
         let request = AcquireRequest::new(&key, &id, ttl(30_000));

@@ -16,5 +16,6 @@ mod pooler;
 mod promises;
 mod schema;
 mod secrets;
+mod session;
 mod tls;
 mod wake;

@@ -1,0 +1,24 @@
+-- Who is at the other end, and the settings of a connection that is ours alone.
+--
+-- {announced_pid} the process id of the server's greeting, {lock_timeout} and {statement_timeout} in ms. One row: process id,
+-- in recovery, read-only, how many settings were made.
+--
+-- Nothing is set where a pooler stands in between (the process ids differ): the settings would stay behind on a
+-- connection that others use. Where they are set, a statement needs no transaction around it to be bounded, to see what is
+-- committed when it starts, and to commit synchronously.
+SELECT pg_backend_pid(),
+       pg_is_in_recovery(),
+       current_setting('transaction_read_only') = 'on',
+       (SELECT count(set_config(name, value, false))
+        FROM (VALUES ('lock_timeout', '{lock_timeout}'),
+                     ('statement_timeout', '{statement_timeout}'),
+                     ('default_transaction_isolation', 'read committed'),
+                     ('enable_seqscan', 'off'),
+                     -- Where an index is missing the planner's figures are so high that it would compile for seconds.
+                     ('jit', 'off'),
+                     -- A server that commits asynchronously would give a fence twice after a crash. What is stronger
+                     -- than on stays.
+                     ('synchronous_commit',
+                      CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END)
+             ) AS setting (name, value)
+        WHERE pg_backend_pid() = {announced_pid})
