@@ -7,6 +7,7 @@ mod cargo;
 mod junit;
 mod scope;
 mod setup;
+mod soak;
 mod summary;
 mod test;
 
@@ -44,6 +45,12 @@ enum Task {
         /// What to measure
         subject: Subject,
         /// Arguments for the benchmark
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Contend from many processes while faults are injected, and check what they saw
+    Soak {
+        /// --backend sqlite|redis|postgres|firestore, --minutes N, --seed S, --keep FOLDER; see --help
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -90,6 +97,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Setup => setup::run().map(|()| ExitCode::SUCCESS),
         Task::Test { quick, packages, nextest } => test::run(quick, &packages, &nextest),
         Task::Bench { subject, arguments } => bench(subject, &arguments),
+        Task::Soak { arguments } => soak::run(&arguments),
         Task::Servers => servers(),
     }
 }

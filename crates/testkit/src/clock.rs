@@ -1,7 +1,7 @@
-//! What if the server's wall clock jumps?
+//! What if a process's wall clock jumps?
 //!
-//! The clock of the machine must stay right for everybody else, so one server gets a library between itself and the
-//! kernel that adds an offset to the wall clock. The offset lies in a file that the server has mapped: a step takes
+//! The clock of the machine must stay right for everybody else, so one process gets a library between itself and the
+//! kernel that adds an offset to the wall clock. The offset lies in a file that the process has mapped: a step takes
 //! effect at once.
 
 use std::fs::{self, File, OpenOptions};
@@ -19,9 +19,9 @@ use crate::program::Program;
 const SOURCE: &str = include_str!("clock_shim.c");
 const COMPILER: Program = Program { name: "cc", package: "gcc libc6-dev" };
 
-/// The wall clock of one server, which a test may step.
+/// The wall clock of one process, which a test may step.
 #[derive(Debug)]
-pub(crate) struct SteppableClock {
+pub struct SteppableClock {
     library: PathBuf,
     path: PathBuf,
     /// Nanoseconds, as they are in the file.
@@ -31,7 +31,11 @@ pub(crate) struct SteppableClock {
 
 impl SteppableClock {
     /// Makes a clock that is right, with its file in `folder`.
-    pub(crate) fn create(folder: &Path) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written, or there is no C compiler.
+    pub fn create(folder: &Path) -> Result<Self> {
         let path = folder.join("clock");
         fs::write(&path, 0_i64.to_ne_bytes())?;
         let file = OpenOptions::new().write(true).open(&path)?;
@@ -39,12 +43,16 @@ impl SteppableClock {
     }
 
     /// Makes `command` live by this clock.
-    pub(crate) fn apply(&self, command: &mut Command) {
+    pub fn apply(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("SYNCGUARD_CLOCK_FILE", &self.path);
     }
 
     /// Moves the clock by so many milliseconds, backwards if negative. Steps add up.
-    pub(crate) fn step(&self, milliseconds: i64) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// When the step is longer than any clock can show.
+    pub fn step(&self, milliseconds: i64) -> Result<()> {
         let mut offset = self.offset.lock().unwrap_or_else(PoisonError::into_inner);
         *offset = milliseconds.checked_mul(1_000_000).and_then(|step| offset.checked_add(step)).context("too far")?;
         // Eight aligned bytes arrive whole.

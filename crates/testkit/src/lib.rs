@@ -34,7 +34,7 @@
     reason = "no lease is measured here; the system clocks are right for timeouts of set-up"
 )]
 
-mod clock;
+pub mod clock;
 pub mod firestore;
 pub mod place;
 pub mod postgres;
