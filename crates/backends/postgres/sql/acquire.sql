@@ -1,6 +1,7 @@
 -- Takes the lock if it is free, with the next fence.
 --
--- $1 storage key, $2 fence key, $3 lock id, $4 ttl in ms, $5 user key, $6 whether fences are floored by the clock
+-- $1 storage key, $2 fence key, $3 lock id, $4 ttl in ms, $5 user key, $6 whether fences are floored by the clock,
+-- $7 the holder's label or NULL
 --
 -- One row: present, ours, free, stored_expires_at_ms, stored_fence, sound, now_ms, fence, expires_at_ms.
 -- fence is NULL when the lock was not free, or when it was and the counter is outside its limits (nothing is written then).
@@ -36,8 +37,11 @@ WITH glimpse AS MATERIALIZED (
     FROM after_wait
 ), counter AS (
     -- key_debug is for people. It is written once, so that a role needs no right to change it.
-    INSERT INTO {fences} AS c (fence_key, fence, key_debug)
-    SELECT $2, CASE WHEN $6 THEN now_ms ELSE 1 END, $5
+    INSERT INTO {fences} AS c (fence_key, fence
+        , key_debug -- if key_debug
+    )
+    SELECT $2, CASE WHEN $6 THEN now_ms ELSE 1 END
+        , $5 -- if key_debug
     FROM seen
     WHERE free
     ON CONFLICT (fence_key) DO UPDATE
@@ -45,12 +49,16 @@ WITH glimpse AS MATERIALIZED (
         WHERE c.fence BETWEEN 0 AND 899999999999999
     RETURNING c.fence
 ), taken AS (
-    INSERT INTO {locks} AS l (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
+    INSERT INTO {locks} AS l (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key
+        , holder -- if holder
+    )
     SELECT $1, $3, seen.now_ms + $4, seen.now_ms, lpad(counter.fence::text, 15, '0'), $5
+        , jsonb_strip_nulls(jsonb_build_object('lockId', $3::text, 'label', $7::text, 'ttlMs', $4::bigint)) -- if holder
     FROM seen, counter
     ON CONFLICT (key) DO UPDATE
         SET lock_id = EXCLUDED.lock_id, expires_at_ms = EXCLUDED.expires_at_ms,
             acquired_at_ms = EXCLUDED.acquired_at_ms, fence = EXCLUDED.fence, user_key = EXCLUDED.user_key
+            , holder = EXCLUDED.holder -- if holder
         -- Can only be false if somebody inserts without the advisory lock. A live lock is not overwritten even then.
         WHERE l.expires_at_ms <= EXCLUDED.acquired_at_ms - 1000
     RETURNING l.expires_at_ms

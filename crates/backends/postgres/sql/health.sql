@@ -18,4 +18,10 @@ SELECT current_setting('server_version') AS version,
        (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = to_regclass($1)) AS locks_dead,
        (SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::bigint FROM pg_stat_activity
          WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL) AS oldest_snapshot_s,
+       -- In transactions: the only age that a role sees of other roles' sessions.
+       (SELECT max(age(backend_xmin))::bigint FROM pg_stat_activity
+         WHERE (datname = current_database() OR datname IS NULL) AND pid <> pg_backend_pid()) AS oldest_snapshot_xids,
+       (SELECT max(GREATEST(age(xmin), age(catalog_xmin)))::bigint FROM pg_replication_slots) AS oldest_slot_xids,
+       (SELECT max(extract(epoch FROM clock_timestamp() - prepared))::bigint FROM pg_prepared_xacts
+         WHERE database = current_database()) AS oldest_prepared_s,
        floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS now_ms

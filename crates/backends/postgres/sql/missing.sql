@@ -21,4 +21,6 @@ SELECT to_regclass($1) IS NOT NULL AS locks,
        (SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($2) AND NOT attisdropped
           AND (attname, atttypid) IN (('fence_key', 'text'::regtype), ('fence', 'int8'::regtype))) = 2 AS fence_columns,
        EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($2) AND NOT attisdropped
-                 AND attname = 'key_debug' AND atttypid = 'text'::regtype) AS key_debug
+                 AND attname = 'key_debug' AND atttypid = 'text'::regtype) AS key_debug,
+       EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND NOT attisdropped
+                 AND attname = 'holder' AND atttypid = 'jsonb'::regtype) AS holder

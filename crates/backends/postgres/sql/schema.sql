@@ -7,8 +7,13 @@ CREATE TABLE IF NOT EXISTS {locks} (
     expires_at_ms BIGINT NOT NULL,
     acquired_at_ms BIGINT NOT NULL,
     fence TEXT NOT NULL,
-    user_key TEXT NOT NULL
+    user_key TEXT NOT NULL,
+    holder JSONB
 );
+
+-- What operators read: the holder's label, the length of its lease, whether it was asked to let go. Beside the lock id
+-- that it belongs to, so that a client that does not know the column leaves no wrong name behind.
+ALTER TABLE {locks} ADD COLUMN IF NOT EXISTS holder JSONB;
 
 CREATE UNIQUE INDEX IF NOT EXISTS {lock_id_index} ON {locks} (lock_id);
 

@@ -4,14 +4,15 @@
 //! [`operations`](crate::operations).
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Key, LockBackend, LockId,
-    LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Inspector, Key, LockBackend,
+    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::builder::PostgresBuilder;
 use crate::connect::Target;
@@ -19,7 +20,7 @@ use crate::health;
 use crate::listener::{self, PostgresListener};
 use crate::names::Names;
 use crate::pool::{KeyTurns, Pool, acquire_slots};
-use crate::statement::Statements;
+use crate::statement::{Columns, Statements};
 use crate::table::Tables;
 
 /// Locks in a `PostgreSQL` database. Cheap to clone; clones share their connections.
@@ -41,8 +42,11 @@ pub struct PostgresBackend(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) tables: Tables,
-    /// With the table names put in.
-    pub(crate) statements: Statements,
+    /// With the table names put in, for every choice of columns.
+    pub(crate) statements: [Statements; 4],
+    /// Which of them fit: the place of the columns that are there. Found when connecting, and again when the server
+    /// misses a column.
+    pub(crate) columns: AtomicUsize,
     pub(crate) settings: PostgresBuilder,
     /// In milliseconds, as the text that the server takes; made once because every transaction sends it.
     pub(crate) lock_timeout: String,
@@ -52,8 +56,8 @@ pub(crate) struct Inner {
     pub(crate) turns: KeyTurns,
     /// Fewer than the connections, so that some are left to release and extend.
     pub(crate) acquires: Semaphore,
-    /// Whether the counters have the column that people read. Found when connecting; cleared if it goes away later.
-    pub(crate) has_key_debug: AtomicBool,
+    /// Before when no listing in this process goes on: see [`inspect`](crate::inspect).
+    pub(crate) next_page: Mutex<Option<Instant>>,
     /// Whether a dead lock that `is_locked` met is being removed in the background: one at a time.
     pub(crate) cleaning: AtomicBool,
     /// Absent when wake-ups are off, or when nobody knows where to listen.
@@ -96,7 +100,8 @@ impl PostgresBackend {
         PostgresBuilder::default().connect_with_pool(pool).await
     }
 
-    /// Creates the tables and indexes that are missing. May be called again, and by many processes at once.
+    /// Creates the tables and indexes that are missing, and the column `holder` in a table of an earlier version. May
+    /// be called again, and by many processes at once.
     ///
     /// # Errors
     /// `InvalidArgument` when one of the two tables is there without the other, `AuthFailed` when the role may not
@@ -128,12 +133,13 @@ impl PostgresBackend {
         };
         let listener = listen_at.filter(|_| settings.wake).map(|target| listener::new(target, &tables));
         let inner = Inner {
-            statements: Statements::new(&tables),
+            statements: Columns::EVERY_CHOICE.map(|columns| Statements::new(&tables, columns)),
+            columns: AtomicUsize::new(0),
             lock_timeout: settings.lock_timeout.as_millis().to_string(),
             statement_timeout: settings.timeout.as_millis().to_string(),
             turns: KeyTurns::default(),
             acquires: Semaphore::new(acquire_slots(pool.size())),
-            has_key_debug: AtomicBool::new(false),
+            next_page: Mutex::default(),
             cleaning: AtomicBool::new(false),
             pool,
             tables,
@@ -189,5 +195,9 @@ impl LockBackend for PostgresBackend {
 
     async fn health(&self) -> HealthReport {
         health::report(&self.0).await
+    }
+
+    fn inspector(&self) -> Option<Inspector> {
+        Some(Inspector::new(self.clone()))
     }
 }

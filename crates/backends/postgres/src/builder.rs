@@ -315,7 +315,7 @@ impl PostgresBuilder {
     #[cfg(feature = "client")]
     pub async fn client(self) -> Result<tokio_postgres::Client> {
         self.validate()?;
-        let connected = crate::connect::Target::new(&self)?.connect(crate::connect::Purpose::Other).await?;
+        let connected = crate::connect::Target::new(&self)?.connect(crate::introduce::Purpose::Other).await?;
         let mut messages = connected.messages;
         tokio::spawn(async move {
             while let Some(Ok(_)) = std::future::poll_fn(|cx| messages.as_mut().poll_next(cx)).await {}

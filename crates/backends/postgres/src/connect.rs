@@ -5,7 +5,6 @@
 //! ours alone. Connecting is rare, so the question costs nothing that counts.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +17,10 @@ use tokio_postgres::config::{Host, SslNegotiation};
 use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
 use crate::builder::PostgresBuilder;
-use crate::statement::without_comments;
+use crate::introduce::{Bounds, Introduction, Purpose};
 use crate::tls::Tls;
 use crate::wire::{Connector, Encryption, HostConnector, Learned};
-use crate::{environment, error, hosts, passfile};
+use crate::{environment, error, hosts, introduce, passfile};
 
 /// Which kind of server will do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,15 +78,6 @@ impl Seen {
     }
 }
 
-/// What a connection for locks is bounded by, in milliseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    /// How long the server may wait for another transaction.
-    pub(crate) lock_timeout: u128,
-    /// How long one statement may take.
-    pub(crate) statement_timeout: u128,
-}
-
 /// Everything needed to connect.
 #[derive(Clone)]
 pub(crate) struct Target {
@@ -103,15 +93,6 @@ pub(crate) struct Target {
     connect_timeout: Duration,
     bounds: Bounds,
     pub(crate) seen: Arc<Seen>,
-}
-
-/// What a connection is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Locks: where no pooler stands in between, the session gets the settings that they need.
-    Locks,
-    /// Anything else: the session stays as the server made it.
-    Other,
 }
 
 // Login and password file hold secrets.
@@ -217,8 +198,8 @@ impl Target {
         let (client, messages) = timeout(self.connect_timeout, connecting)
             .await
             .map_err(|_| Failure::Ours(error::no_answer_to_connect()))??;
-        let question = self.question(purpose, learned.announced_pid());
-        let introducing = introduce(client, messages, &question);
+        let question = introduce::question(purpose, learned.announced_pid(), self.bounds);
+        let introducing = introduce::introduce(client, messages, &question);
         let (client, messages, server) = timeout(self.connect_timeout, introducing)
             .await
             .map_err(|_| Failure::Ours(error::no_answer_to_connect()))??;
@@ -239,15 +220,6 @@ impl Target {
             self.seen.pooler.store(true, Ordering::Release);
         }
         Ok(Connected { client, messages, behind_pooler })
-    }
-
-    /// What a new connection is asked first. Without a purpose for the settings it is told that nobody announced itself.
-    fn question(&self, purpose: Purpose, announced_pid: i32) -> String {
-        let pid = if purpose == Purpose::Locks { announced_pid } else { -1 };
-        without_comments(include_str!("../sql/introduce.sql"))
-            .replace("{announced_pid}", &pid.to_string())
-            .replace("{lock_timeout}", &self.bounds.lock_timeout.to_string())
-            .replace("{statement_timeout}", &self.bounds.statement_timeout.to_string())
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
@@ -316,46 +288,6 @@ async fn open(config: &Config, host: &Host, connector: Connector) -> Result<(Cli
             Ok((client, Box::pin(connection)))
         }
     }
-}
-
-struct Introduction {
-    pid: i32,
-    in_recovery: bool,
-    read_only: bool,
-}
-
-async fn introduce(
-    client: Client,
-    mut messages: Messages,
-    question: &str,
-) -> Result<(Client, Messages, Introduction), Failure> {
-    let server = {
-        let asking = client.simple_query(question);
-        let mut asking = std::pin::pin!(asking);
-        // The connection has no task of its own yet, so it is driven by hand while it answers.
-        poll_fn(|cx| {
-            while let std::task::Poll::Ready(message) = messages.as_mut().poll_next(cx) {
-                if let None | Some(Err(_)) = message {
-                    break;
-                }
-            }
-            asking.as_mut().poll(cx)
-        })
-        .await?
-    };
-    let row = server.iter().find_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    });
-    // A proxy may answer with anything at all.
-    let column = |index: usize| row.and_then(|row| row.try_get(index).ok().flatten()).unwrap_or_default();
-    let introduction = Introduction {
-        // Minus one is nobody's: a server that does not say is treated as a pooler.
-        pid: column(0).parse().unwrap_or(-1),
-        in_recovery: column(1) == "t",
-        read_only: column(2) == "t",
-    };
-    Ok((client, messages, introduction))
 }
 
 fn is_local(host: &Host) -> bool {

@@ -8,9 +8,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
 use crate::backend::Inner;
+use crate::builder::Prepared;
 use crate::error;
 use crate::pool::Session;
 use crate::schema::{self, Schema};
+use crate::statement::Columns;
 
 /// Every line that can be had; a failure is a line too.
 pub(crate) async fn report(inner: &Inner) -> HealthReport {
@@ -45,7 +47,7 @@ pub(crate) async fn report(inner: &Inner) -> HealthReport {
 async fn ask(inner: &Inner, session: &Session) -> Result<(Schema, Row, ClockOffset), tokio_postgres::Error> {
     let client = session.client();
     let schema = schema::look(client, &inner.tables).await?;
-    let sql = crate::statement::render(include_str!("../sql/health.sql"), &inner.tables);
+    let sql = crate::statement::render(include_str!("../sql/health.sql"), &inner.tables, Columns::default());
     let (locks, fences) = (inner.tables.locks.quoted(), inner.tables.fences.quoted());
     let row = client.query_typed_one(&sql, &[(&locks, Type::TEXT), (&fences, Type::TEXT)]).await?;
     let clock = measure_clock(client).await?;
@@ -86,17 +88,7 @@ fn connection(report: &mut HealthReport, inner: &Inner, row: &Row) {
                 .hint("set sslmode=verify-full unless the server is on this machine");
         }
     }
-    if inner.pool.behind_pooler() == Some(true) {
-        report
-            .push(
-                HealthStatus::Info,
-                "pooler",
-                "connections lead through a pooler: statements are parsed at every call",
-            )
-            .hint(
-                "prepared=always if it understands prepared statements; wake_url=… straight to the server for wake-ups",
-            );
-    }
+    pooler(report, inner);
     if get(row, "in_recovery") == Some(true) || get(row, "read_only") == Some(true) {
         report
             .push(
@@ -108,6 +100,30 @@ fn connection(report: &mut HealthReport, inner: &Inner, row: &Row) {
     } else {
         report.push(HealthStatus::Pass, "role", "primary");
     }
+}
+
+fn pooler(report: &mut HealthReport, inner: &Inner) {
+    if inner.pool.behind_pooler() != Some(true) {
+        return;
+    }
+    match inner.settings.prepared {
+        Prepared::Always => report
+            .push(
+                HealthStatus::Warn,
+                "pooler",
+                "connections lead through a pooler, and statements are prepared by name",
+            )
+            .hint("fit for PgBouncer 1.21 and later with max_prepared_statements; otherwise remove prepared=always"),
+        Prepared::Auto | Prepared::Never => report
+            .push(
+                HealthStatus::Info,
+                "pooler",
+                "connections lead through a pooler: statements are parsed at every call",
+            )
+            .hint(
+                "prepared=always if it understands prepared statements; wake_url=… straight to the server for wake-ups",
+            ),
+    };
 }
 
 fn tables(report: &mut HealthReport, inner: &Inner, schema: Schema) {
@@ -127,6 +143,11 @@ fn tables(report: &mut HealthReport, inner: &Inner, schema: Schema) {
     }
     report.push(HealthStatus::Pass, "tables", format!("{locks}, {fences}"));
     check(report, "columns", schema.columns, "a column is missing or has another type", "compare with schema_sql()");
+    if !schema.optional.holder {
+        report.push(HealthStatus::Info, "holder column", format!("{locks} has no column `holder`")).hint(
+            "call setup_schema(), or run the SQL that schema_sql() prints, to see who holds a lock and to ask for it",
+        );
+    }
     check(
         report,
         "primary keys",
@@ -210,10 +231,46 @@ fn load(report: &mut HealthReport, row: &Row) {
             )
             .hint("let autovacuum run more often on this table");
     }
-    if let Some(age) = get::<i64>(row, "oldest_snapshot_s").filter(|age| *age > 30) {
-        report
-            .push(HealthStatus::Warn, "old snapshot", format!("a transaction has kept its snapshot for {age} s"))
-            .hint("dead row versions pile up meanwhile and every lock gets slower; run long reports and backups on a standby");
+    let ages = Ages {
+        snapshot_s: get(row, "oldest_snapshot_s"),
+        snapshot_xids: get(row, "oldest_snapshot_xids"),
+        slot_xids: get(row, "oldest_slot_xids"),
+        prepared_s: get(row, "oldest_prepared_s"),
+    };
+    if let Some(detail) = ages.complaint() {
+        report.push(HealthStatus::Warn, "old snapshot", detail).hint(
+            "dead row versions pile up meanwhile and every lock gets slower; run long reports and backups on a standby",
+        );
+    }
+}
+
+/// What keeps the server from removing dead row versions, and for how long it has done so.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ages {
+    /// Only of sessions that this role may see.
+    snapshot_s: Option<i64>,
+    snapshot_xids: Option<i64>,
+    slot_xids: Option<i64>,
+    prepared_s: Option<i64>,
+}
+
+impl Ages {
+    const LONG_S: i64 = 30;
+    const MANY_XIDS: i64 = 100_000;
+
+    fn complaint(self) -> Option<String> {
+        let above = |age: Option<i64>, limit| age.filter(|age| *age > limit);
+        if let Some(age) = above(self.snapshot_s, Self::LONG_S) {
+            return Some(format!("a transaction has kept its snapshot for {age} s"));
+        }
+        if let Some(age) = above(self.prepared_s, Self::LONG_S) {
+            return Some(format!("a prepared transaction has waited for its end for {age} s"));
+        }
+        if let Some(age) = above(self.snapshot_xids, Self::MANY_XIDS) {
+            return Some(format!("a transaction has kept its snapshot over {age} others"));
+        }
+        let age = above(self.slot_xids, Self::MANY_XIDS)?;
+        Some(format!("a replication slot keeps what {age} transactions left behind"))
     }
 }
 
@@ -249,4 +306,26 @@ fn clock_line(report: &mut HealthReport, clock: &ClockOffset) {
 
 fn get<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Option<T> {
     row.try_get::<_, Option<T>>(name).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lasts_is_complained_about() {
+        let none = Ages::default();
+        assert_eq!(none.complaint(), None);
+        let young =
+            Ages { snapshot_s: Some(30), snapshot_xids: Some(100_000), slot_xids: Some(9), prepared_s: Some(1) };
+        assert_eq!(young.complaint(), None);
+        for (old, word) in [
+            (Ages { snapshot_s: Some(31), ..young }, "31 s"),
+            (Ages { prepared_s: Some(40), ..young }, "prepared"),
+            (Ages { snapshot_xids: Some(100_001), ..young }, "100001"),
+            (Ages { slot_xids: Some(200_000), ..young }, "slot"),
+        ] {
+            assert!(old.complaint().is_some_and(|text| text.contains(word)), "{old:?}");
+        }
+    }
 }

@@ -74,7 +74,7 @@ impl PostgresBackend {
             ));
         }
         let values = AcquireValues::new(&names, request, inner.settings.fence_floor);
-        let decided = query(&inner.acquire_statement().text, &values.params()).await?;
+        let decided = query(&inner.statements().acquire.text, &values.params()).await?;
         // The caller's own limits come back: the statements set theirs for the rest of the transaction.
         let own = [column::<String>(&before, "own_lock_timeout")?, column::<String>(&before, "own_statement_timeout")?];
         let own = [text(&own[0]), text(&own[1])];

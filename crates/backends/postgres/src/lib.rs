@@ -27,6 +27,8 @@ mod health;
 mod hosts;
 #[cfg(feature = "transaction")]
 mod in_tx;
+mod inspect;
+mod introduce;
 mod listener;
 mod names;
 mod operations;

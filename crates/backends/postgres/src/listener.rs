@@ -20,13 +20,17 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Error};
 
-use crate::connect::{self, Connected, Purpose, Target};
+use crate::connect::{self, Connected, Target};
+use crate::introduce::Purpose;
 use crate::statement::HiddenList;
 use crate::table::Tables;
 
 /// Each waited key is an entry in the server's shared lock table, which has about 64 per connection. Whoever waits
 /// beyond this many keys at once looks again from time to time.
 const MAX_KEYS: usize = 256;
+
+/// The topic of who wants to hear of every release that is told to anybody. No key is empty.
+pub(crate) const EVERY_KEY: &str = "";
 
 /// For how long a release that is just committing may keep its key's lock from us, and how often we ask.
 const COMMITTING: Duration = Duration::from_secs(2);
@@ -60,7 +64,10 @@ impl Source for Channel {
         let set_up = timeout(self.target.connect_timeout(), setting_up).await;
         let oid = set_up.ok().and_then(Result::ok).flatten().ok_or(Ended::Lost)?;
         let registered = Registered::default();
-        Ok((Registrations { client, oid, registered: registered.clone() }, Notifications { messages, registered }))
+        Ok((
+            Registrations { client, oid, registered: registered.clone() },
+            Notifications { messages, registered, also: None },
+        ))
     }
 
     fn settings(&self) -> Settings {
@@ -93,6 +100,11 @@ pub(crate) struct Registrations {
 impl Commands for Registrations {
     async fn subscribe(&mut self, topics: &[Arc<str>]) -> Result<Vec<Arc<str>>, Ended> {
         let mut left = topics.to_vec();
+        // Needs no advisory lock: a watcher hears what others are told, and makes no release notify.
+        left.retain(|topic| &**topic != EVERY_KEY);
+        if left.len() < topics.len() {
+            self.registered.keys().insert(EVERY_KEY.to_owned(), EVERY_KEY.into());
+        }
         let mut waited = Duration::ZERO;
         loop {
             // Whoever is just releasing has the lock until its commit, and registering before that would miss it.
@@ -118,6 +130,9 @@ impl Commands for Registrations {
         // A lock that was never taken must not be given back: another key may have the same hash.
         let known = |topic: &&Arc<str>| self.registered.keys().remove(&HashId::of(topic).to_string()).is_some();
         let held: Vec<Arc<str>> = topics.iter().filter(known).cloned().collect();
+        if topics.iter().any(|topic| &**topic == EVERY_KEY) {
+            self.registered.keys().remove(EVERY_KEY);
+        }
         let sql = "SELECT pg_advisory_unlock_shared(1397184331, hashtext(name)) FROM unnest($1) AS name";
         self.on_keys(sql, &held).await.map(drop)
     }
@@ -140,15 +155,24 @@ impl Registrations {
 pub(crate) struct Notifications {
     messages: connect::Messages,
     registered: Registered,
+    /// The topic of watchers, when the message that was just given out concerns them too.
+    also: Option<Arc<str>>,
 }
 
 impl Messages for Notifications {
     async fn next(&mut self) -> Result<Heard, Ended> {
+        let released = |topic| Heard::Released { topic, hold_back: Duration::ZERO };
+        if let Some(topic) = self.also.take() {
+            return Ok(released(topic));
+        }
         match poll_fn(|cx| self.messages.as_mut().poll_next(cx)).await {
             Some(Ok(AsyncMessage::Notification(notification))) => {
-                let topic = self.registered.keys().get(notification.payload()).cloned();
-                let released = |topic| Heard::Released { topic, hold_back: Duration::ZERO };
-                Ok(topic.map_or(Heard::Nothing, released))
+                let registered = self.registered.keys();
+                let topic = registered.get(notification.payload()).cloned();
+                let everybody = registered.get(EVERY_KEY).cloned();
+                let (first, second) = if topic.is_some() { (topic, everybody) } else { (everybody, None) };
+                self.also = second;
+                Ok(first.map_or(Heard::Nothing, released))
             }
             Some(Ok(_)) => Ok(Heard::Nothing),
             None | Some(Err(_)) => Err(Ended::Lost),

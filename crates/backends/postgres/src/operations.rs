@@ -22,18 +22,18 @@ use crate::names::Names;
 use crate::pipeline::Manner;
 use crate::pool::{Session, deadline};
 use crate::row::{column, read_absent, read_acquire, read_info};
-use crate::statement::{Call, Hidden, Param, Sql, flag, number, text};
+use crate::statement::{Call, Hidden, Param, Sql, Statements, flag, number, text};
 use crate::{error, pipeline, schema};
 
 impl Inner {
-    /// Makes sure that the tables are there, and learns whether they have the column for people.
+    /// Makes sure that the tables are there, and learns which columns they have.
     pub(crate) async fn ensure_schema(&self) -> Result<()> {
         let mut session = self.pool.get(self.deadline()).await?;
         session.begin();
         let create = self.settings.auto_create_tables;
         let schema = schema::ensure(session.client(), &self.tables, create, self.settings.timeout).await?;
         session.finished();
-        self.has_key_debug.store(schema.key_debug, Ordering::Release);
+        self.columns.store(schema.optional.place(), Ordering::Release);
         Ok(())
     }
 
@@ -42,7 +42,23 @@ impl Inner {
         session.begin();
         schema::set_up(session.client(), &self.tables).await?;
         session.finished();
+        self.look_again(&mut session, self.deadline()).await?;
         Ok(())
+    }
+
+    /// The statements for the columns that are there.
+    pub(crate) fn statements(&self) -> &Statements {
+        &self.statements[self.columns.load(Ordering::Acquire)]
+    }
+
+    /// Looks which columns are there; whether they are others than before.
+    async fn look_again(&self, session: &mut Session, deadline: Instant) -> Result<bool> {
+        session.begin();
+        let looking = timeout_at(deadline, schema::look(session.client(), &self.tables)).await;
+        let schema = looking.map_err(|_| error::no_answer())?.map_err(|error| error::from_statement(&error))?;
+        session.finished();
+        let place = schema.optional.place();
+        Ok(self.columns.swap(place, Ordering::AcqRel) != place)
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -78,33 +94,23 @@ impl Inner {
         let manner = self.manner(&session);
         let storage_key = Hidden(&names.lock);
         let gate = [text(&storage_key), text(&self.lock_timeout), text(&self.statement_timeout)];
-        let gate = Call { sql: &self.statements.acquire_gate, params: &gate };
+        let gate = Call { sql: &self.statements().acquire_gate, params: &gate };
         let values = AcquireValues::new(&names, request, self.settings.fence_floor);
         let params = values.params();
-        let decision = self.acquire_statement();
-        let call = |sql| Call { sql, params: &params };
-        let row = match pipeline::transact(&mut session, manner, gate, call(decision), deadline).await {
+        let call = || Call { sql: &self.statements().acquire, params: &params };
+        let row = match pipeline::transact(&mut session, manner, gate, call(), deadline).await {
             // Nothing was done, and the session is fit for another try.
-            Err(error) if error::names_missing_column(&error) && self.has_key_debug.swap(false, Ordering::AcqRel) => {
-                pipeline::transact(&mut session, manner, gate, call(self.acquire_statement()), deadline).await
+            Err(error) if error::names_missing_column(&error) && self.look_again(&mut session, deadline).await? => {
+                pipeline::transact(&mut session, manner, gate, call(), deadline).await
             }
             outcome => outcome,
         }?;
         read_acquire(&row, request.key)
     }
 
-    /// With the column for people where the table has it.
-    pub(crate) fn acquire_statement(&self) -> &Sql {
-        if self.has_key_debug.load(Ordering::Acquire) {
-            &self.statements.acquire
-        } else {
-            &self.statements.acquire_without_key_debug
-        }
-    }
-
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
         let id = Hidden(lock_id.as_str());
-        let row = self.change(&self.statements.release, &[text(&id)], self.deadline()).await?;
+        let row = self.change(|all| &all.release, &[text(&id)], self.deadline()).await?;
         let released: bool = column(&row, "released")?;
         if released {
             Ok(ReleaseOutcome::Released)
@@ -116,9 +122,12 @@ impl Inner {
     pub(crate) async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
         let deadline = self.deadline_within(ttl);
         let (id, ttl) = (Hidden(lock_id.as_str()), ttl.as_millis());
-        let row = self.change(&self.statements.extend, &[text(&id), number(&ttl)], deadline).await?;
+        let row = self.change(|all| &all.extend, &[text(&id), number(&ttl)], deadline).await?;
         match column::<Option<i64>>(&row, "expires_at_ms")? {
-            Some(millis) => Ok(ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(millis)))),
+            Some(millis) => {
+                let asked = column::<Option<bool>>(&row, "asked")?.unwrap_or(false);
+                Ok(ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(millis)).asked_for(asked)))
+            }
             None => read_absent(&row).map(|why| ExtendOutcome::Absent(Some(why))),
         }
     }
@@ -126,7 +135,7 @@ impl Inner {
     pub(crate) async fn is_locked(self: &Arc<Self>, key: &Key) -> Result<bool> {
         let names = Names::new(key)?;
         let storage_key = Hidden(&names.lock);
-        let Some(row) = self.ask(&self.statements.is_locked, &storage_key).await? else { return Ok(false) };
+        let Some(row) = self.ask_one(|all| &all.is_locked, &storage_key).await? else { return Ok(false) };
         let live: Option<bool> = column(&row, "live")?;
         let removable: Option<bool> = column(&row, "removable")?;
         if self.settings.cleanup_in_is_locked && removable == Some(true) {
@@ -145,7 +154,7 @@ impl Inner {
         tokio::spawn(async move {
             let inner = &cleaning.0;
             let (storage_key, deadline) = (Hidden(&storage_key), inner.deadline());
-            drop(inner.change(&inner.statements.purge_key, &[text(&storage_key)], deadline).await);
+            drop(inner.change(|all| &all.purge_key, &[text(&storage_key)], deadline).await);
         });
     }
 
@@ -153,9 +162,9 @@ impl Inner {
         let row = match query {
             Lookup::Key(key) => {
                 let names = Names::new(key)?;
-                self.ask(&self.statements.lookup_by_key, &Hidden(&names.lock)).await?
+                self.ask_one(|all| &all.lookup_by_key, &Hidden(&names.lock)).await?
             }
-            Lookup::LockId(id) => self.ask(&self.statements.lookup_by_lock_id, &Hidden(id.as_str())).await?,
+            Lookup::LockId(id) => self.ask_one(|all| &all.lookup_by_lock_id, &Hidden(id.as_str())).await?,
         };
         let Some(row) = row else { return Ok(None) };
         let info = read_info(&row).map_err(|error| match query {
@@ -173,7 +182,7 @@ impl Inner {
     pub(crate) async fn purge(&self) -> Result<u64> {
         let mut total = 0;
         loop {
-            let row = self.change(&self.statements.purge, &[], self.deadline()).await?;
+            let row = self.change(|all| &all.purge, &[], self.deadline()).await?;
             let removed = u64::try_from(column::<i64>(&row, "removed")?).unwrap_or(0);
             total += removed;
             if removed < 1000 {
@@ -182,24 +191,51 @@ impl Inner {
         }
     }
 
-    async fn ask(&self, sql: &Sql, name: &Hidden<'_>) -> Result<Option<Row>> {
+    async fn ask_one(&self, pick: impl Fn(&Statements) -> &Sql, name: &Hidden<'_>) -> Result<Option<Row>> {
+        let rows = self.ask_all(pick, &[text(name)]).await?;
+        Ok(rows.into_iter().next())
+    }
+
+    /// Runs a statement that only reads.
+    pub(crate) async fn ask_all(&self, pick: impl Fn(&Statements) -> &Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let deadline = self.deadline();
         let mut session = self.pool.get(deadline).await?;
         let manner = self.manner(&session);
-        pipeline::ask(&mut session, manner, Call { sql, params: &[text(name)] }, deadline).await
+        let call = || Call { sql: pick(self.statements()), params };
+        match pipeline::ask(&mut session, manner, call(), deadline).await {
+            Err(error) if error::names_missing_column(&error) && self.look_again(&mut session, deadline).await? => {
+                pipeline::ask(&mut session, manner, call(), deadline).await
+            }
+            outcome => outcome,
+        }
     }
 
     /// Runs a statement that takes the locks it needs by itself, in a transaction of its own.
-    async fn change(&self, sql: &Sql, params: &[Param<'_>], deadline: Instant) -> Result<Row> {
+    pub(crate) async fn change(
+        &self,
+        pick: impl Fn(&Statements) -> &Sql,
+        params: &[Param<'_>],
+        deadline: Instant,
+    ) -> Result<Row> {
         let mut session = self.pool.get(deadline).await?;
-        let manner = self.manner(&session);
-        let decision = Call { sql, params };
+        let call = || Call { sql: pick(self.statements()), params };
+        match self.change_on(&mut session, call(), deadline).await {
+            // Nothing was done, and the session is fit for another try.
+            Err(error) if error::names_missing_column(&error) && self.look_again(&mut session, deadline).await? => {
+                self.change_on(&mut session, call(), deadline).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn change_on(&self, session: &mut Session, decision: Call<'_>, deadline: Instant) -> Result<Row> {
+        let manner = self.manner(session);
         if manner.is_direct {
-            return pipeline::decide(&mut session, manner, decision, deadline).await;
+            return pipeline::decide(session, manner, decision, deadline).await;
         }
         let gate = [text(&self.lock_timeout), text(&self.statement_timeout)];
-        let gate = Call { sql: &self.statements.bounds_gate, params: &gate };
-        pipeline::transact(&mut session, manner, gate, decision, deadline).await
+        let gate = Call { sql: &self.statements().bounds_gate, params: &gate };
+        pipeline::transact(session, manner, gate, decision, deadline).await
     }
 }
 
@@ -220,6 +256,7 @@ pub(crate) struct AcquireValues<'a> {
     ttl: i64,
     user_key: Hidden<'a>,
     floored: bool,
+    label: Option<Hidden<'a>>,
 }
 
 impl<'a> AcquireValues<'a> {
@@ -231,10 +268,11 @@ impl<'a> AcquireValues<'a> {
             ttl: request.ttl.as_millis(),
             user_key: Hidden(request.key.as_str()),
             floored,
+            label: request.label.map(|label| Hidden(label.as_str())),
         }
     }
 
-    pub(crate) fn params(&self) -> [Param<'_>; 6] {
+    pub(crate) fn params(&self) -> [Param<'_>; 7] {
         [
             text(&self.storage_key),
             text(&self.fence_key),
@@ -242,6 +280,7 @@ impl<'a> AcquireValues<'a> {
             number(&self.ttl),
             text(&self.user_key),
             flag(&self.floored),
+            text(&self.label),
         ]
     }
 }

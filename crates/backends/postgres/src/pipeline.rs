@@ -122,12 +122,7 @@ async fn send(session: &Session, manner: Manner, gate: Call<'_>, decision: Call<
 }
 
 /// Runs one reading statement.
-pub(crate) async fn ask(
-    session: &mut Session,
-    manner: Manner,
-    call: Call<'_>,
-    deadline: Instant,
-) -> Result<Option<Row>> {
+pub(crate) async fn ask(session: &mut Session, manner: Manner, call: Call<'_>, deadline: Instant) -> Result<Vec<Row>> {
     session.begin();
     let asking = async {
         let ready = call.ready(session, manner.is_named).await?;
@@ -136,7 +131,7 @@ pub(crate) async fn ask(
     match timeout_at(deadline, asking).await {
         Ok(Ok(rows)) => {
             session.finished();
-            Ok(rows.into_iter().next())
+            Ok(rows)
         }
         Ok(Err(failure)) => {
             if error::spoils_connection(&failure) {

@@ -19,9 +19,10 @@ use tokio::time::{Instant, timeout_at};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Statement};
 
-use crate::connect::{Purpose, Target};
+use crate::connect::Target;
 use crate::error;
-use crate::statement::Sql;
+use crate::introduce::Purpose;
+use crate::statement::{Columns, Sql};
 
 /// The connections of one backend.
 pub(crate) enum Pool {
@@ -47,8 +48,8 @@ struct OwnSession {
     driving: JoinHandle<()>,
     /// A runtime that is kept but does not run drives nothing, so a connection is used on its own runtime only.
     runtime: tokio::runtime::Id,
-    /// The statements that this connection knows, by their names.
-    prepared: Mutex<HashMap<&'static str, Statement>>,
+    /// The statements that this connection knows, by their names and by the columns they are for.
+    prepared: Mutex<HashMap<(&'static str, Columns), Statement>>,
     behind_pooler: bool,
 }
 
@@ -212,11 +213,11 @@ impl Session {
     pub(crate) async fn prepare(&self, sql: &Sql, types: &[Type]) -> Result<Statement, tokio_postgres::Error> {
         match self.inner.as_ref() {
             Some(Inner::Own { session, .. }) => {
-                if let Some(statement) = lock(&session.prepared).get(sql.name) {
+                if let Some(statement) = lock(&session.prepared).get(&(sql.name, sql.columns)) {
                     return Ok(statement.clone());
                 }
                 let statement = session.client.prepare_typed(&sql.text, types).await?;
-                lock(&session.prepared).insert(sql.name, statement.clone());
+                lock(&session.prepared).insert((sql.name, sql.columns), statement.clone());
                 Ok(statement)
             }
             #[cfg(feature = "deadpool")]

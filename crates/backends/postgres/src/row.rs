@@ -2,7 +2,8 @@
 
 use syncguard_core::time::{free_in, is_live};
 use syncguard_core::{
-    AbsentReason, AcquireOutcome, Contention, Fence, Key, Lease, LockError, LockId, LockInfo, Result, Timestamp,
+    AbsentReason, AcquireOutcome, Contention, Fence, Key, Label, Lease, LockError, LockId, LockInfo, Result, Timestamp,
+    Ttl,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -72,7 +73,16 @@ pub(crate) fn read_info(row: &Row) -> Result<Option<LockInfo>> {
     let lock_id =
         word("lock_id")?.and_then(|text| LockId::parse(&text).ok()).ok_or_else(|| error::damaged("lock id"))?;
     let fence = word("fence")?.and_then(|text| text.parse().ok()).ok_or_else(|| error::damaged("fence"))?;
-    Ok(Some(LockInfo::new(key, lock_id, fence, time("acquired_at_ms", "time")?, expires_at, now)))
+    let info = LockInfo::new(key, lock_id, fence, time("acquired_at_ms", "time")?, expires_at, now);
+    Ok(Some(with_holder(info, row)?))
+}
+
+/// Adds what was written for people. It decides nothing, so what cannot be read is left out.
+fn with_holder(info: LockInfo, row: &Row) -> Result<LockInfo> {
+    let label = column::<Option<String>>(row, "label")?.and_then(|text| Label::new(text).ok());
+    let ttl = column::<Option<String>>(row, "ttl_ms")?.and_then(|text| Ttl::from_millis(text.parse().ok()?).ok());
+    let asked = column::<Option<bool>>(row, "asked")?.unwrap_or(false);
+    Ok(info.with_label(label).with_ttl(ttl).with_asked_for(asked))
 }
 
 /// A column that the statement promises. Its absence means that a pooler or a proxy mixed up answers.

@@ -13,7 +13,7 @@ use tokio_postgres::types::Type;
 
 use crate::builder::PostgresBuilder;
 use crate::error;
-use crate::statement::render;
+use crate::statement::{Columns, render};
 use crate::table::Tables;
 
 /// The SQL that creates the tables, for migrations.
@@ -57,7 +57,7 @@ pub(crate) struct Schema {
     pub(crate) expires_index: bool,
     pub(crate) unique_keys: bool,
     pub(crate) columns: bool,
-    pub(crate) key_debug: bool,
+    pub(crate) optional: Columns,
 }
 
 impl Schema {
@@ -73,7 +73,7 @@ impl Schema {
 }
 
 pub(crate) async fn look(client: &Client, tables: &Tables) -> Result<Schema, tokio_postgres::Error> {
-    let sql = render(include_str!("../sql/missing.sql"), tables);
+    let sql = render(include_str!("../sql/missing.sql"), tables, Columns::default());
     let (locks, fences) = (tables.locks.quoted(), tables.fences.quoted());
     let row = client.query_typed_one(&sql, &[(&locks, Type::TEXT), (&fences, Type::TEXT)]).await?;
     let flag = |name: &str| row.try_get::<_, Option<bool>>(name).ok().flatten().unwrap_or(false);
@@ -84,7 +84,7 @@ pub(crate) async fn look(client: &Client, tables: &Tables) -> Result<Schema, tok
         expires_index: flag("expires_index"),
         unique_keys: flag("unique_key") && flag("unique_fence_key"),
         columns: flag("lock_columns") && flag("fence_columns"),
-        key_debug: flag("key_debug"),
+        optional: Columns { key_debug: flag("key_debug"), holder: flag("holder") },
     })
 }
 
@@ -123,7 +123,8 @@ pub(crate) async fn set_up(client: &Client, tables: &Tables) -> Result<()> {
 }
 
 async fn try_set_up(client: &Client, tables: &Tables) -> Result<(), Trouble> {
-    if look(client, tables).await?.complete() {
+    let schema = look(client, tables).await?;
+    if schema.complete() && schema.optional.holder {
         return Ok(());
     }
     // 1397184333 is ours for set-up; release and its waiters use another number.
@@ -139,6 +140,10 @@ async fn try_set_up(client: &Client, tables: &Tables) -> Result<(), Trouble> {
     }
     if !schema.complete() {
         client.batch_execute(&with_names(include_str!("../sql/schema.sql"), tables)).await?;
+    } else if !schema.optional.holder {
+        // Adding it takes no time, but whoever locks queues behind the wait for it.
+        let add = "SET LOCAL lock_timeout = '3s'; ALTER TABLE {locks} ADD COLUMN IF NOT EXISTS holder JSONB";
+        client.batch_execute(&with_names(add, tables)).await?;
     }
     Ok(client.batch_execute("COMMIT").await?)
 }

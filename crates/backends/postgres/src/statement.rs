@@ -20,20 +20,57 @@ use crate::table::Tables;
 pub(crate) const BEGIN: &str = include_str!("../sql/begin.sql");
 pub(crate) const COMMIT: &str = "COMMIT";
 
+/// Which of the columns are there that a table may lack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Columns {
+    /// Of the counters: the key, for people.
+    pub(crate) key_debug: bool,
+    /// Of the locks: what operators read. Tables of earlier versions and of the TypeScript original lack it.
+    pub(crate) holder: bool,
+}
+
+impl Columns {
+    pub(crate) const EVERY_CHOICE: [Self; 4] = [
+        Self { key_debug: false, holder: false },
+        Self { key_debug: true, holder: false },
+        Self { key_debug: false, holder: true },
+        Self { key_debug: true, holder: true },
+    ];
+
+    /// Its place in [`EVERY_CHOICE`](Self::EVERY_CHOICE).
+    pub(crate) fn place(self) -> usize {
+        usize::from(self.key_debug) + 2 * usize::from(self.holder)
+    }
+
+    /// Whether a line of a statement is sent: `-- if holder` and `-- unless holder` at its end say when.
+    fn want(self, line: &str) -> bool {
+        let there = |column: &str| match column.trim() {
+            "holder" => self.holder,
+            "key_debug" => self.key_debug,
+            _ => true,
+        };
+        match (line.split_once(" -- if "), line.split_once(" -- unless ")) {
+            (Some((_, column)), _) => there(column),
+            (_, Some((_, column))) => !there(column),
+            _ => true,
+        }
+    }
+}
+
 /// A statement with the table names in it.
 #[derive(Debug)]
 pub(crate) struct Sql {
-    /// The name of its file, under which a connection remembers that it is prepared. No two statements share one.
+    /// The name of its file. With the columns, what a connection remembers a prepared statement by.
     pub(crate) name: &'static str,
+    pub(crate) columns: Columns,
     pub(crate) text: String,
 }
 
-/// The statements of one pair of tables.
+/// The statements of one pair of tables with some columns.
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) acquire_gate: Sql,
     pub(crate) acquire: Sql,
-    pub(crate) acquire_without_key_debug: Sql,
     /// Bounds a transaction whose deciding statement takes the locks that it needs.
     pub(crate) bounds_gate: Sql,
     pub(crate) extend: Sql,
@@ -43,16 +80,18 @@ pub(crate) struct Statements {
     pub(crate) lookup_by_lock_id: Sql,
     pub(crate) purge: Sql,
     pub(crate) purge_key: Sql,
+    pub(crate) list: Sql,
+    pub(crate) count: Sql,
+    /// Only for tables with the column `holder`.
+    pub(crate) ask: Sql,
 }
 
 impl Statements {
-    pub(crate) fn new(tables: &Tables) -> Self {
-        let sql = |name, text: &str| Sql { name, text: render(text, tables) };
-        let acquire = include_str!("../sql/acquire.sql");
+    pub(crate) fn new(tables: &Tables, columns: Columns) -> Self {
+        let sql = |name, text: &str| Sql { name, columns, text: render(text, tables, columns) };
         Self {
             acquire_gate: sql("acquire_gate", include_str!("../sql/acquire_gate.sql")),
-            acquire: sql("acquire", acquire),
-            acquire_without_key_debug: sql("acquire_without_key_debug", &without_key_debug(acquire)),
+            acquire: sql("acquire", include_str!("../sql/acquire.sql")),
             bounds_gate: sql("bounds_gate", include_str!("../sql/bounds_gate.sql")),
             extend: sql("extend", include_str!("../sql/extend.sql")),
             release: sql("release", include_str!("../sql/release.sql")),
@@ -61,22 +100,25 @@ impl Statements {
             lookup_by_lock_id: sql("lookup_by_lock_id", include_str!("../sql/lookup_by_lock_id.sql")),
             purge: sql("purge", include_str!("../sql/purge.sql")),
             purge_key: sql("purge_key", include_str!("../sql/purge_key.sql")),
+            list: sql("list", include_str!("../sql/list.sql")),
+            count: sql("count", include_str!("../sql/count.sql")),
+            ask: sql("ask", include_str!("../sql/ask.sql")),
         }
     }
 }
 
-/// For counters without the column that people read.
-fn without_key_debug(acquire: &str) -> String {
-    acquire.replace("(fence_key, fence, key_debug)", "(fence_key, fence)").replace("ELSE 1 END, $5", "ELSE 1 END")
-}
-
-/// Puts the quoted table names in, and leaves out the comments that only a reader of the file needs.
-pub(crate) fn render(text: &str, tables: &Tables) -> String {
-    without_comments(text).replace("{locks}", &tables.locks.quoted()).replace("{fences}", &tables.fences.quoted())
+/// Puts the quoted table names in, and leaves out the lines for other columns and the comments that only a reader of
+/// the file needs.
+pub(crate) fn render(text: &str, tables: &Tables, columns: Columns) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| columns.want(line)).collect();
+    without_comments(&lines.join("\n"))
+        .replace("{locks}", &tables.locks.quoted())
+        .replace("{fences}", &tables.fences.quoted())
 }
 
 pub(crate) fn without_comments(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+    let lines: Vec<&str> = lines.map(|line| line.split_once(" -- ").map_or(line, |(code, _)| code)).collect();
     lines.join("\n")
 }
 
@@ -189,12 +231,11 @@ mod tests {
     use super::*;
 
     /// Every statement that is sent.
-    fn all(statements: &Statements) -> [&Sql; 11] {
+    fn all(statements: &Statements) -> [&Sql; 13] {
         let s = statements;
         [
             &s.acquire_gate,
             &s.acquire,
-            &s.acquire_without_key_debug,
             &s.bounds_gate,
             &s.extend,
             &s.release,
@@ -203,50 +244,63 @@ mod tests {
             &s.lookup_by_lock_id,
             &s.purge,
             &s.purge_key,
+            &s.list,
+            &s.count,
+            &s.ask,
         ]
     }
 
     #[test]
     fn rendered_statements_have_quoted_names_and_no_comments() {
-        let statements = Statements::new(&Tables::parse("App.MyLocks", "fences").unwrap());
-        let acquire = &statements.acquire.text;
-        assert!(acquire.contains("\"App\".\"MyLocks\"") && acquire.contains("\"fences\""));
-        for sql in all(&statements) {
-            assert!(!sql.text.contains(['{', '}']) || sql.name.starts_with("acquire"), "{}", sql.name);
-            assert!(!sql.text.contains("{locks}") && !sql.text.contains("{fences}") && !sql.text.contains("--"));
+        for columns in Columns::EVERY_CHOICE {
+            let statements = Statements::new(&Tables::parse("App.MyLocks", "fences").unwrap(), columns);
+            let acquire = &statements.acquire.text;
+            assert!(acquire.contains("\"App\".\"MyLocks\"") && acquire.contains("\"fences\""));
+            for sql in all(&statements) {
+                assert!(!sql.text.contains(['{', '}']) || sql.name == "acquire", "{}", sql.name);
+                assert!(!sql.text.contains("{locks}") && !sql.text.contains("{fences}") && !sql.text.contains("--"));
+            }
         }
     }
 
     #[test]
     fn no_two_statements_share_a_name_or_a_text() {
-        let statements = Statements::new(&Tables::parse("l", "f").unwrap());
+        let statements = Statements::new(&Tables::parse("l", "f").unwrap(), Columns { key_debug: true, holder: true });
         let names: HashSet<&str> = all(&statements).iter().map(|sql| sql.name).collect();
         let texts: HashSet<&str> = all(&statements).iter().map(|sql| sql.text.as_str()).collect();
-        assert_eq!((names.len(), texts.len()), (11, 11));
+        assert_eq!((names.len(), texts.len()), (13, 13));
     }
 
     #[test]
-    fn the_column_for_people_is_written_or_not_mentioned() {
-        let statements = Statements::new(&Tables::parse("l", "f").unwrap());
-        assert_eq!(statements.acquire.text.matches("key_debug").count(), 1);
-        assert_eq!(statements.acquire.text.matches("$5").count(), 2);
-        assert!(!statements.acquire_without_key_debug.text.contains("key_debug"));
-        assert_eq!(statements.acquire_without_key_debug.text.matches("$5").count(), 1);
+    fn a_column_that_is_not_there_is_not_mentioned() {
+        for columns in Columns::EVERY_CHOICE {
+            assert_eq!(Columns::EVERY_CHOICE[columns.place()], columns);
+            let statements = Statements::new(&Tables::parse("l", "f").unwrap(), columns);
+            assert_eq!(statements.acquire.text.matches("key_debug").count(), usize::from(columns.key_debug));
+            assert_eq!(statements.acquire.text.matches("$5").count(), 1 + usize::from(columns.key_debug));
+            let s = &statements;
+            for sql in [&s.acquire, &s.extend, &s.lookup_by_key, &s.lookup_by_lock_id, &s.list] {
+                assert_eq!(sql.text.contains("holder"), columns.holder, "{}", sql.name);
+            }
+        }
     }
 
     /// The tolerance and the cleanup guard are written out in SQL, where a reader looks for them; here they are
     /// compared.
     #[test]
     fn the_numbers_in_the_statements_are_the_constants_of_the_core() {
-        let statements = Statements::new(&Tables::parse("l", "f").unwrap());
+        let statements = Statements::new(&Tables::parse("l", "f").unwrap(), Columns { key_debug: true, holder: true });
         let (tolerance, guard) = (TOLERANCE_MS.to_string(), CLEANUP_GUARD_MS.to_string());
-        let expected: [(&str, &[&str]); 6] = [
+        let expected: [(&str, &[&str]); 9] = [
             ("acquire", &[&tolerance, &tolerance, &tolerance, &tolerance]),
             ("extend", &[&tolerance]),
             ("release", &[&tolerance]),
             ("is_locked", &[&tolerance, &guard]),
             ("purge", &[&guard]),
             ("purge_key", &[&guard]),
+            ("list", &[&tolerance]),
+            ("count", &[&tolerance]),
+            ("ask", &[&tolerance]),
         ];
         for (name, numbers) in expected {
             let sql = all(&statements).into_iter().find(|sql| sql.name == name).unwrap();

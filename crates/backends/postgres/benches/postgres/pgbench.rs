@@ -54,7 +54,7 @@ fn script_text(notify: Notify) -> String {
     let gate = statement(include_str!("../../sql/acquire_gate.sql"), &[":key", "'1000'", "'5000'"]);
     let acquire = statement(
         include_str!("../../sql/acquire.sql"),
-        &[":key", "'fence:' || :key", ":id", "30000", ":key", "false"],
+        &[":key", "'fence:' || :key", ":id", "30000", ":key", "false", "NULL"],
     );
     let bounds_gate = statement(include_str!("../../sql/bounds_gate.sql"), &["'1000'", "'5000'"]);
     let begin = include_str!("../../sql/begin.sql").trim();
@@ -76,7 +76,8 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
 /// The statement with table names and pgbench's variables put in; parameters from the highest down, so that $1 does not
 /// hit $10.
 fn statement(text: &str, values: &[&str]) -> String {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("--") && !line.contains(" -- unless "));
+    let lines: Vec<&str> = lines.map(|line| line.split(" -- ").next().unwrap_or(line)).collect();
     let mut text =
         lines.join(" ").replace("{locks}", "syncguard_locks").replace("{fences}", "syncguard_fence_counters");
     for (index, value) in values.iter().enumerate().rev() {

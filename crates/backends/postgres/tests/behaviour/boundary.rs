@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::literal;
-use crate::support::{self, Tables, eventually, sql, try_acquire, ttl};
+use crate::support::{self, PATIENCE, Tables, eventually, sql, try_acquire, ttl};
 use syncguard_core::{Clock, LockBackend, LockId, SystemClock, Timestamp};
 use syncguard_postgres::PostgresBackend;
 use syncguard_testkit::{PostgresOptions, PostgresServer, postgres_url};
@@ -49,7 +49,8 @@ impl Arena {
         // Many connections, so a server of its own.
         let server = PostgresServer::start(PostgresOptions::new());
         let (url, tables) = (server.url(), Tables::fresh());
-        let backend = tables.at(&url).pool_size(32).connect().await.unwrap();
+        // A busy machine may keep a client that speaks in eight round trips from its turn for long.
+        let backend = tables.at(&url).pool_size(32).lock_timeout(PATIENCE).connect().await.unwrap();
         let mut literal = Vec::new();
         for _ in 0..KEYS_AT_ONCE {
             literal.push([Mutex::new(sql(&url).await), Mutex::new(sql(&url).await)]);
@@ -59,7 +60,7 @@ impl Arena {
 
     async fn extend(&self, who: Who, lane: usize, owner: &LockId) -> bool {
         match who {
-            Who::Ours => self.backend.extend(owner, ttl(10_000)).await.unwrap().is_extended(),
+            Who::Ours => self.backend.extend(owner, ttl(90_000)).await.unwrap().is_extended(),
             _ => literal::extend(&mut *self.literal[lane][0].lock().await, &self.tables, owner.as_str(), 10_000).await,
         }
     }

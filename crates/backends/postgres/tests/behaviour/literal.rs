@@ -61,7 +61,10 @@ pub(crate) async fn acquire_without_row_lock(
     let tx = client.transaction().await.unwrap();
     tx.execute("SELECT pg_advisory_xact_lock(hashtext($1))", &[&key]).await.unwrap();
     let counter = format!("fence:{key}");
-    let row = tx.query_one(&broken_acquire(tables), &[&key, &counter, &lock_id, &ttl, &key, &false]).await.unwrap();
+    let row = tx
+        .query_one(&broken_acquire(tables), &[&key, &counter, &lock_id, &ttl, &key, &false, &None::<String>])
+        .await
+        .unwrap();
     let taken: Option<i64> = row.get("expires_at_ms");
     tx.commit().await.unwrap();
     taken.is_some()
