@@ -81,10 +81,11 @@ fn every_link_of_the_documentation_leads_somewhere() {
 
 /// The targets of all links that stay in the repository.
 fn links(page: &str) -> Vec<String> {
-    let targets =
-        prose(page).split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(str::to_owned).collect();
-    let local = |target: &String| !target.starts_with("http") && !target.is_empty();
-    Vec::into_iter(targets).filter(local).collect()
+    let prose = prose(page);
+    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let defined = prose.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: ")).map(|(_, target)| target);
+    let local = |target: &&str| !target.starts_with("http") && !target.is_empty();
+    inline.chain(defined).filter(local).map(str::to_owned).collect()
 }
 
 /// A page without its code blocks.

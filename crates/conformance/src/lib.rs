@@ -103,3 +103,8 @@ pub use runner::{Time, run};
 pub use scripted::{Call, ScriptedBackend};
 pub use suite::CASES;
 pub use syncguard_core::telemetry::Operation;
+
+/// The examples of the package's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -51,6 +51,9 @@
 //!
 //! Libraries should depend on this crate; applications on `syncguard`, which adds `open(url)` and the storages.
 
+// docs.rs shows at each item which feature brings it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod acquisition;
 mod any;
 mod backend;
@@ -122,3 +125,8 @@ pub use tokio_util::sync::CancellationToken;
 pub use ttl::Ttl;
 pub use wake::{WakeHint, WakeHub};
 pub use words::{IntoKey, IntoLabel, IntoTtl};
+
+/// The examples of the package's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -21,6 +21,9 @@
 //!
 //! For a place of your own there is [`HighWater`], and `fenced_suite!` (feature `suite`) to prove it.
 
+// docs.rs shows at each item which feature brings it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "file")]
 pub mod file;
 mod high_water;
@@ -48,3 +51,8 @@ pub use high_water::HighWater;
 pub use memory::MemoryMarks;
 pub use run::{Gate, RunFenced};
 pub use stale::{Accepted, FenceError, Result, StaleFence, compare};
+
+/// The examples of the package's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -23,24 +23,79 @@
 //! the URL moves them to Redis, `PostgreSQL` or Firestore. Libraries that take or offer locks should depend on
 //! `syncguard-core` instead, which has no driver in it.
 //!
+//! # Five jobs
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use syncguard::fenced::{self, RunFenced};
+//! # async fn report() {}
+//! # async fn deploy() {}
+//! # async fn migrate() {}
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let locker = syncguard::connect("memory:").await?;
+//! // Started on every host, done by one. That another one has it is an answer, not an error.
+//! if let Some(guard) = locker.lock("cron:report").keep_alive().try_acquire().await? {
+//!     report().await;
+//!     guard.release().await?;
+//! }
+//!
+//! // One deployment at a time; the others wait their turn, and whoever looks sees who is at it.
+//! let deployment = locker.lock("deploy:prod").timeout(Duration::from_secs(30 * 60)).label("ci-1234").keep_alive();
+//! deployment.run(async |_| deploy().await).await?;
+//!
+//! // Migrations of an application whose replicas all start at once.
+//! locker.lock("migrate:app").timeout(Duration::from_secs(600)).keep_alive().run(async |_| migrate().await).await?;
+//!
+//! // One leader, and a successor when it dies. The term grows with every leader.
+//! let term = locker.elect("leader:mailer").lead(async |lock| lock.fence()).await?;
+//! # assert_eq!(term.get(), 1);
+//!
+//! // A write that a holder which slept past its lease cannot do (feature `fenced`).
+//! let mut database = rusqlite::Connection::open_in_memory()?;
+//! fenced::sqlite::install(&database)?;
+//! # database.execute_batch("CREATE TABLE ledger (closed)")?;
+//! let work = async |tx: &mut rusqlite::Transaction<'_>| {
+//!     tx.execute("UPDATE ledger SET closed = 1", [])?;
+//!     Ok::<_, Box<dyn std::error::Error>>(())
+//! };
+//! locker.lock("ledger:close").run_fenced(&mut database, work).await?;
+//! # locker.shutdown(Duration::from_secs(5)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+#![cfg_attr(
+    doc,
+    doc = "Where to go on: the [guide](docs::guide), [fencing](docs::fencing), the [promises](docs::guarantees) with"
+)]
+#![cfg_attr(doc, doc = "their tests, every [error](docs::errors), the [backends](docs::backends), and how to")]
+#![cfg_attr(doc, doc = "[write one](docs::write_a_backend).")]
+//!
 //! # Features
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `sqlite` (default) | the embedded backend: one file, all processes of one machine |
-//! | `redis`, `postgres`, `firestore` | those backends |
+//! | `redis`, `postgres`, `firestore` | those backends; `firestore` needs Rust 1.91 |
 //! | `blocking` | the same locks for programs without async code |
-//! | `fenced`, `fenced-http`, `fenced-object`, `fenced-sqlx` | guards for what a lock protects |
+//! | `fenced` | guards for what a lock protects: files, and the databases whose backends are on |
+//! | `fenced-http`, `fenced-object` | the same for HTTP services (tower) and object stores |
+//! | `fenced-sqlx` | the same for transactions of sqlx on `PostgreSQL`; needs Rust 1.94 |
 //! | `tracing`, `metrics` | warnings and events; histograms and counters |
-//! | `full` | all of these but `fenced-http`, `fenced-object` and `fenced-sqlx` |
+//! | `postgres-types`, `sqlx` | a fence as a `bigint` of tokio-postgres, and of sqlx (Rust 1.94) |
+//! | `full` | `sqlite`, `redis`, `postgres`, `firestore`, `blocking`, `fenced`, `tracing` and `metrics` |
 //!
-//! Rust 1.95 or newer. Tested on Linux. On macOS the sqlite backend notices another process's release by looking again, not by a wake-up;
-//! on Windows it does not compile.
+//! Rust 1.89 or newer, where the table says no more. Tested on Linux. On macOS the sqlite backend notices another
+//! process's release by looking again, not by a wake-up; on Windows it does not compile.
+
+// docs.rs shows at each item which feature brings it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "blocking")]
 pub mod blocking;
-#[cfg(doctest)]
-mod doctests;
+#[cfg(any(doc, doctest))]
+pub mod docs;
 mod open;
 mod url;
 

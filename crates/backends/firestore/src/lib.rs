@@ -17,7 +17,7 @@
 //!
 //! It works the same on Linux, macOS and Windows.
 //!
-//! `docs/backends/firestore.md` has guarantees, costs, limits, rights and indexes.
+//! [Its page](https://docs.rs/syncguard/latest/syncguard/docs/backends/firestore/) has guarantees, costs, limits, rights and indexes.
 
 mod auth;
 mod backend;
@@ -37,3 +37,8 @@ mod url;
 pub use backend::FirestoreBackend;
 pub use builder::FirestoreBuilder;
 pub use skew::ClockOffset;
+
+/// The examples of the package's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -2,7 +2,8 @@
 //!
 //! Every operation is one transaction in one round trip. The server's clock decides liveness, the server's disk keeps
 //! the fences, and waiters are woken by the server. Works behind transaction poolers and shares its tables with the
-//! TypeScript original. `docs/backends/postgres.md` has guarantees, grants, sizing and poolers.
+//! TypeScript original. [Its page](https://docs.rs/syncguard/latest/syncguard/docs/backends/postgres/)
+//! has guarantees, grants, sizing and poolers.
 //!
 //! * [`PostgresBackend::connect`] takes a URL, [`PostgresBackend::builder`] an address.
 //! * [`schema_sql`] is the SQL for migrations.
@@ -14,6 +15,9 @@
 //!
 //! Tested on Linux; nothing in it is known to fail on macOS. It does not build on Windows, for want of Unix sockets
 //! there.
+
+// docs.rs shows at each item which feature brings it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(unix))]
 compile_error!("syncguard-postgres builds on Unix only: it can connect through Unix sockets");
@@ -52,3 +56,8 @@ pub use schema::{protect_counters_sql, schema_sql};
 pub use tls::SslMode;
 #[cfg(any(feature = "transaction", feature = "client"))]
 pub use tokio_postgres;
+
+/// The examples of the package's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

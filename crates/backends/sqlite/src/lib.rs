@@ -34,3 +34,8 @@ mod writer;
 
 pub use backend::SqliteBackend;
 pub use builder::{SqliteBuilder, Synchronous};
+
+/// The examples of the package's front page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -9,7 +9,7 @@ use syncguard_testkit::{Fault, FaultProxy, RedisOptions as Server, RedisServer, 
 use tokio::time::timeout;
 
 /// Far more than anything here takes, on a machine that has other things to do.
-const SOON: Duration = Duration::from_mins(1);
+const SOON: Duration = Duration::from_secs(60);
 
 async fn two_clients(url: &str) -> (RedisBackend, RedisBackend) {
     let options = RedisBuilder::from_url(url).unwrap().prefix(fresh_prefix());
