@@ -24,17 +24,21 @@ pub(crate) fn command(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) ->
             command.env_remove(name);
         }
     }
-    if let Some(value) = incremental(env::var("CI").ok().as_deref(), env::var_os("CARGO_INCREMENTAL").is_some()) {
-        command.env("CARGO_INCREMENTAL", value);
+    // A machine that builds once never reads what it would keep for the next time, which is more than half of the target
+    // folder. `.ci/run` sets the same for the build of this package.
+    if builds_once() && env::var_os("CARGO_INCREMENTAL").is_none() {
+        command.env("CARGO_INCREMENTAL", "0");
     }
     command
 }
 
-/// What incremental compilation is set to. A machine that builds once never reads what it would keep for the next time,
-/// which is more than half of the target folder. `.ci/run` sets the same for the build of this package.
-fn incremental(ci: Option<&str>, is_chosen: bool) -> Option<&'static str> {
-    let builds_once = ci.is_some_and(|ci| !matches!(ci, "" | "0" | "false"));
-    (builds_once && !is_chosen).then_some("0")
+/// Whether this machine builds once and is thrown away, as those of CI are.
+pub(crate) fn builds_once() -> bool {
+    says_yes(env::var("CI").ok().as_deref())
+}
+
+fn says_yes(ci: Option<&str>) -> bool {
+    ci.is_some_and(|ci| !matches!(ci, "" | "0" | "false"))
 }
 
 /// The workspace's root: the folder above this package.
@@ -52,12 +56,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_machine_that_builds_once_keeps_nothing_for_the_next_time() {
-        assert_eq!(incremental(Some("true"), false), Some("0"));
-        assert_eq!(incremental(Some("1"), false), Some("0"));
+    fn a_machine_of_ci_is_known_by_what_it_says() {
+        assert!(says_yes(Some("true")) && says_yes(Some("1")));
         for ci in [None, Some(""), Some("0"), Some("false")] {
-            assert_eq!(incremental(ci, false), None, "{ci:?}");
+            assert!(!says_yes(ci), "{ci:?}");
         }
-        assert_eq!(incremental(Some("true"), true), None, "who chose it has it");
     }
 }

@@ -1,12 +1,13 @@
 //! The project's own commands: what a contributor types instead of remembering ten.
 //!
 //! [`mod@test`] is the one that must be green before a change lands; `.ci/run` calls exactly that. [`setup`] brings the
-//! programs the tests need. The servers themselves come from `syncguard-testkit`.
+//! programs the tests need. The servers themselves come from `syncguard-testkit`. [`ship`] makes what people install.
 
 mod cargo;
 mod junit;
 mod scope;
 mod setup;
+mod ship;
 mod soak;
 mod summary;
 mod test;
@@ -54,6 +55,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    #[command(flatten)]
+    Ship(ship::Ship),
     /// Start the shared servers, print their addresses for `export`, stop them at Enter or Ctrl-C
     Servers,
 }
@@ -98,6 +101,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test { quick, packages, nextest } => test::run(quick, &packages, &nextest),
         Task::Bench { subject, arguments } => bench(subject, &arguments),
         Task::Soak { arguments } => soak::run(&arguments),
+        Task::Ship(task) => ship::run(task),
         Task::Servers => servers(),
     }
 }

@@ -43,30 +43,54 @@ fn has_nextest() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn install_packages(packages: &[&str]) -> Result<()> {
+/// Installs Debian packages, or says how.
+pub(crate) fn install_packages(packages: &[&str]) -> Result<()> {
     let line = format!("apt-get install -y --no-install-recommends {}", packages.join(" "));
-    let may_install = rustix::process::geteuid().is_root() && Path::new("/usr/bin/apt-get").exists();
-    if !may_install {
-        bail!("the tests need {}\nhint: sudo {line}", packages.join(", "));
-    }
+    let Some(rights) = Rights::found() else {
+        bail!("this needs {}\nhint: sudo {line}", packages.join(", "));
+    };
     eprintln!("installing {}", packages.join(", "));
-    let _policy = KeepServicesStopped::new()?;
-    apt_get(&["update", "-q"])?;
+    let _policy = matches!(rights, Rights::Root).then(KeepServicesStopped::new).transpose()?;
+    rights.apt_get(&["update", "-q"])?;
     let mut arguments = vec!["install", "-y", "-q", "--no-install-recommends"];
     arguments.extend(packages);
-    apt_get(&arguments).with_context(|| format!("hint: {line}"))
+    rights.apt_get(&arguments).with_context(|| format!("hint: {line}"))
 }
 
-fn apt_get(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("apt-get")
-        .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot run apt-get")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "apt-get {} failed: {}", arguments[0], errors.trim());
-    Ok(())
+/// Whose rights packages are installed with.
+enum Rights {
+    Root,
+    /// A machine that builds once lets everybody be root, and is thrown away with the services that packages start.
+    Sudo,
+}
+
+impl Rights {
+    fn found() -> Option<Self> {
+        if !Path::new("/usr/bin/apt-get").exists() {
+            return None;
+        }
+        if rustix::process::geteuid().is_root() {
+            return Some(Self::Root);
+        }
+        (cargo::builds_once() && Path::new("/usr/bin/sudo").exists()).then_some(Self::Sudo)
+    }
+
+    fn apt_get(&self, arguments: &[&str]) -> Result<()> {
+        let words: &[&str] = match self {
+            Self::Root => &["env"],
+            Self::Sudo => &["sudo", "-n", "env"],
+        };
+        let output = Command::new(words[0])
+            .args(&words[1..])
+            .args(["DEBIAN_FRONTEND=noninteractive", "apt-get"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run apt-get")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "apt-get {} failed: {}", arguments[0], errors.trim());
+        Ok(())
+    }
 }
 
 /// While this lives, an installed package starts no service. A policy that exists already is the machine's own and
