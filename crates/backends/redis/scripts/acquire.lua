@@ -1,4 +1,5 @@
--- Takes the lock if it is free or dead. Everything is checked before the first write, because Redis rolls nothing back.
+-- Takes the lock if it is free or dead. Redis rolls nothing back: the count comes first, refuses before it changes anything, and is
+-- taken back when it is outside its range.
 --
 -- KEYS 1 lock  2 index of the new id  3 counter  4 index of the dead holder, where known
 -- ARGV 1 how long the names live in ms: ttl + tolerance  2 the stored value up to its expiry  3 and from its key to its fence
@@ -8,11 +9,15 @@
 --         minus the ms until it can be taken over when another owner holds it,
 --         {the dead holder's id}: come again with its index key, so that no key is touched undeclared
 --
--- Numbers become text by `..` with 14 digits, enough for times until the year 5138; a fence has 15 and gets its own format.
-local stored = redis.pcall('GET', KEYS[1])
-local time = redis.pcall('TIME')
+-- Making text of numbers is a good part of the cost, and `%d` the cheapest way; but it is a long of the server's machine, which may
+-- have 32 bits. So times are put together from seconds and milliseconds, and a large fence has a form of its own.
+local run, KEYS, ARGV = redis.pcall, KEYS, ARGV
+local stored = run('GET', KEYS[1])
+local time = run('TIME')
 if time.err then return redis.error_reply('SYNCGUARDREFUSED ' .. time.err) end
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local seconds, millis = time[1], time[2] / 1000
+millis = millis - millis % 1
+local now = seconds * 1000 + millis
 if stored then
   if type(stored) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. stored.err) end
   --#include read
@@ -29,31 +34,35 @@ if stored then
   if type(id) == 'string' and id ~= ARGV[5] then return {id} end
 end
 
-local counter = redis.pcall('GET', KEYS[3])
-local fence = 1
-if counter then
-  if type(counter) == 'table' then
-    if not string.find(counter.err, '^WRONGTYPE') then return redis.error_reply('SYNCGUARDREFUSED ' .. counter.err) end
-    counter = ''
+local fence = run('INCR', KEYS[3])
+if type(fence) == 'table' then
+  -- ERR is said of a counter that is no number and of a missing right alike: the counter itself tells which. INCR takes no
+  -- leading zeros.
+  local counter = run('GET', KEYS[3])
+  local plain = type(counter) ~= 'string' or string.find(counter, '^%d+$') and not string.find(counter, '^0%d') and #counter <= 15
+  if string.find(fence.err, '^WRONGTYPE') or string.find(fence.err, '^ERR') and not plain then
+    return redis.error_reply('SYNCGUARDCOUNTER the counter is outside its range')
   end
-  -- INCR takes no leading zeros; it would refuse with a word that also stands for a missing right.
-  local plain = #counter <= 15 and string.find(counter, '^%d+$') and not string.find(counter, '^0%d')
-  fence = plain and counter + 1
-  if not fence or fence > 900000000000000 then return redis.error_reply('SYNCGUARDCOUNTER the counter is outside its range') end
+  return redis.error_reply('SYNCGUARDREFUSED ' .. fence.err)
 end
-local written
+if fence < 1 or fence > 900000000000000 then
+  run('DECR', KEYS[3])
+  return redis.error_reply('SYNCGUARDCOUNTER the counter is outside its range')
+end
 if ARGV[4] == '1' and fence < now then
-  written = redis.pcall('INCRBY', KEYS[3], now - fence + 1)
+  local raised = run('INCRBY', KEYS[3], string.format('%.0f', now - fence))
+  if type(raised) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. raised.err) end
   fence = now
-else
-  written = redis.pcall('INCR', KEYS[3])
 end
-if type(written) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
 if KEYS[4] then redis.call('DEL', KEYS[4]) end
-local value = ARGV[2] .. now + ARGV[1] - TOLERANCE_MS .. ',"acquiredAtMs":' .. now .. ARGV[3] .. string.format('%015.0f"}', fence)
+local ends = now + ARGV[1] - TOLERANCE_MS
+local rest = ends % 1000
+local form = '%s%d%03d,"acquiredAtMs":%s%03d%s%015d"}'
+if fence > 2147483647 then form = '%s%d%03d,"acquiredAtMs":%s%03d%s%015.0f"}' end
+local value = string.format(form, ARGV[2], (ends - rest) / 1000, rest, seconds, millis, ARGV[3], fence)
 -- The index first: if the second write is refused, an index without a lock is harmless, the reverse is not.
-written = redis.pcall('PSETEX', KEYS[2], ARGV[1], KEYS[1])
+local written = run('PSETEX', KEYS[2], ARGV[1], KEYS[1])
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
-written = redis.pcall('PSETEX', KEYS[1], ARGV[1], value)
+written = run('PSETEX', KEYS[1], ARGV[1], value)
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
 return value

@@ -4,13 +4,14 @@
 -- ARGV 1 the stored value up to its expiry: {"lockId":"…","expiresAtMs":  2 the message for waiters; none: tell nobody
 -- Answers 1 when freed, -3 when freed but publishing is not permitted,
 --         0 when another owner holds the lock, -1 when there is none, -2 when its lease was over
-local found = redis.pcall('MGET', KEYS[1], KEYS[2])
+local run, KEYS, ARGV = redis.pcall, KEYS, ARGV
+local found = run('MGET', KEYS[1], KEYS[2])
 if found.err then return redis.error_reply('SYNCGUARDREFUSED ' .. found.err) end
 local stored = found[1]
 if found[2] ~= KEYS[1] then return -1 end
 if not stored then
   -- MGET hides a value of another type.
-  stored = redis.pcall('GET', KEYS[1])
+  stored = run('GET', KEYS[1])
   if type(stored) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. stored.err) end
   return -1
 end
@@ -23,13 +24,13 @@ if not expires then
   if not expires then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
   if id ~= string.match(ARGV[1], '"lockId":"([%w_-]+)"') then return 0 end
 end
-local time = redis.pcall('TIME')
+local time = run('TIME')
 if time.err then return redis.error_reply('SYNCGUARDREFUSED ' .. time.err) end
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local freed = redis.pcall('DEL', KEYS[1], KEYS[2])
+local now = time[1] * 1000 + time[2] / 1000
+local freed = run('DEL', KEYS[1], KEYS[2])
 if type(freed) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. freed.err) end
 if expires <= now - TOLERANCE_MS then return -2 end
 if not ARGV[2] then return 1 end
-local told = redis.pcall('PUBLISH', KEYS[1], ARGV[2])
+local told = run('PUBLISH', KEYS[1], ARGV[2])
 if type(told) == 'table' then return -3 end
 return 1

@@ -261,7 +261,8 @@ impl RedisBuilder {
         self
     }
 
-    /// How many connections the operations share. 2 by default; more rarely help.
+    /// The most connections that the operations share. 2 by default; the second is made when 64 calls are under way on
+    /// the first.
     #[must_use]
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;

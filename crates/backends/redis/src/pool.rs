@@ -14,6 +14,10 @@ use tokio::time::Instant;
 use crate::connect::{Connection, Connector};
 use crate::error::{CallError, ConnectError};
 
+/// So many calls share a connection before the next one is used. What is under way together leaves in one write and
+/// comes back in one read, on both sides; spread over two connections, it takes twice as many.
+const CROWDED: usize = 64;
+
 /// A call that waited for this long, or for most of its bound, has seen a silence and not only a slow answer.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -21,7 +25,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Pool {
     connector: Connector,
     entries: Box<[Entry]>,
-    next: AtomicUsize,
     /// Told when the server was silent for too long, by whoever waited for it. Must not block.
     on_silence: Box<dyn Fn() + Send + Sync>,
 }
@@ -30,6 +33,7 @@ pub(crate) struct Pool {
 /// bound of its own, which ends first), it tells whether the server was silent all the while.
 struct Waiting<'a> {
     pool: &'a Pool,
+    entry: &'a Entry,
     connection: &'a Connection,
     since: Instant,
     enough: Duration,
@@ -37,13 +41,16 @@ struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    fn new(pool: &'a Pool, connection: &'a Connection, timeout: Duration) -> Self {
-        Self { pool, connection, since: Instant::now(), enough: (timeout * 3 / 4).min(SILENCE), answered: false }
+    fn new(pool: &'a Pool, entry: &'a Entry, connection: &'a Connection, timeout: Duration) -> Self {
+        entry.calls.fetch_add(1, Ordering::Relaxed);
+        let enough = (timeout * 3 / 4).min(SILENCE);
+        Self { pool, entry, connection, since: Instant::now(), enough, answered: false }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        self.entry.calls.fetch_sub(1, Ordering::Relaxed);
         // A connection on which others still hear answers is only slow.
         let silent =
             !self.answered && self.since.elapsed() >= self.enough && !self.connection.has_heard_since(self.since);
@@ -57,6 +64,8 @@ impl Drop for Waiting<'_> {
 #[derive(Default)]
 struct Entry {
     connection: RwLock<Option<Connection>>,
+    /// Calls under way on it. Only a hint of where to send the next one.
+    calls: AtomicUsize,
     // One caller connects; those who waited share its failure, so that a dead server costs each of them one bound and
     // not a queue of them.
     connecting: tokio::sync::Mutex<Connecting>,
@@ -71,7 +80,7 @@ struct Connecting {
 impl Pool {
     pub(crate) fn new(connector: Connector, connections: usize, on_silence: impl Fn() + Send + Sync + 'static) -> Self {
         let entries = (0..connections).map(|_| Entry::default()).collect();
-        Self { connector, entries, next: AtomicUsize::new(0), on_silence: Box::new(on_silence) }
+        Self { connector, entries, on_silence: Box::new(on_silence) }
     }
 
     pub(crate) fn connector(&self) -> &Connector {
@@ -80,27 +89,28 @@ impl Pool {
 
     /// Sends one command and awaits its reply.
     pub(crate) async fn command(&self, command: &Cmd, timeout: Duration) -> Result<Value, CallError> {
-        let connection = self.connection().await?;
+        let (entry, connection) = self.connection().await?;
         let mut shared = connection.multiplexed.clone();
         let sent = shared.send_packed_command(command);
-        answer(self.answered(&connection, sent, timeout).await?)
+        answer(self.answered(entry, &connection, sent, timeout).await?)
     }
 
     /// Sends several commands on one connection and awaits all replies; an error reply stays in its place.
     pub(crate) async fn commands(&self, commands: &Pipeline, timeout: Duration) -> Result<Vec<Value>, CallError> {
-        let connection = self.connection().await?;
+        let (entry, connection) = self.connection().await?;
         let mut shared = connection.multiplexed.clone();
         let sent = shared.send_packed_commands(commands, 0, commands.len());
-        self.answered(&connection, sent, timeout).await
+        self.answered(entry, &connection, sent, timeout).await
     }
 
     async fn answered<T>(
         &self,
+        entry: &Entry,
         connection: &Connection,
         sent: impl Future<Output = redis::RedisResult<T>>,
         timeout: Duration,
     ) -> Result<T, CallError> {
-        let mut waiting = Waiting::new(self, connection, timeout);
+        let mut waiting = Waiting::new(self, entry, connection, timeout);
         let answer = tokio::time::timeout(timeout, sent).await;
         waiting.answered = answer.is_ok();
         match answer {
@@ -139,18 +149,24 @@ impl Pool {
         }
     }
 
-    async fn connection(&self) -> Result<Connection, CallError> {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let entry = &self.entries[turn % self.entries.len()];
+    async fn connection(&self) -> Result<(&Entry, Connection), CallError> {
+        let entry = self.least_crowded();
         match entry.current() {
-            Some(connection) => Ok(connection),
-            None => entry.connect(&self.connector).await.map_err(|error| {
+            Some(connection) => Ok((entry, connection)),
+            None => entry.connect(&self.connector).await.map(|connection| (entry, connection)).map_err(|error| {
                 if error.is_silence() {
                     (self.on_silence)();
                 }
                 CallError::Connect(error)
             }),
         }
+    }
+
+    /// The first connection that is not crowded; when all are, the one with the fewest calls.
+    fn least_crowded(&self) -> &Entry {
+        let calls = |entry: &Entry| entry.calls.load(Ordering::Relaxed);
+        let fewest = || self.entries.iter().min_by_key(|entry| calls(entry)).unwrap_or(&self.entries[0]);
+        self.entries.iter().find(|entry| calls(entry) < CROWDED).unwrap_or_else(fewest)
     }
 }
 

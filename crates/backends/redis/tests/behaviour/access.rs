@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use crate::support::{attempt, key, refusal, take, ttl};
+use crate::support::{attempt, eventually, key, refusal, take, ttl};
 use syncguard_core::{ErrorCode, HealthStatus, LockBackend, LockError, Lookup, Ttl};
 use syncguard_redis::{RedisAddress, RedisBackend, RedisBuilder};
 use syncguard_testkit::{RedisOptions as Server, RedisServer, free_port};
@@ -179,7 +179,8 @@ async fn a_server_that_talks_nonsense_is_refused_without_a_panic() {
 
 /// The line of `docs/backends/redis.md`, for the default prefix.
 const MINIMAL: &str = "resetkeys ~syncguard:* resetchannels &syncguard:* -@all \
-                       +evalsha +eval +get +mget +psetex +del +incr +time +publish +subscribe +unsubscribe +pubsub +ping +auth";
+                       +evalsha +eval +get +mget +psetex +del +incr +decr +time \
+                       +publish +subscribe +unsubscribe +pubsub +ping +auth";
 
 fn acl(server: &RedisServer, user: &str, rules: &str) -> String {
     let mut words = vec!["ACL", "SETUSER", user, "on", ">pw"];
@@ -352,4 +353,37 @@ async fn tls_is_set_without_a_url() {
         .tls_ca(server.ca_path())
         .tls_client(server.client_cert_path(), server.client_key_path());
     cycle(&builder.connect().await.unwrap()).await;
+}
+
+/// How many connections the server has beside the one that asks.
+fn connections(server: &RedisServer) -> usize {
+    server.command(&["CLIENT", "LIST"]).lines().filter(|line| !line.contains("cmd=client")).count()
+}
+
+#[tokio::test]
+async fn few_calls_share_one_connection_and_a_crowd_gets_another() {
+    let server = RedisServer::start(Server::new());
+    let patient = Duration::from_secs(60);
+    let options = RedisBuilder::from_url(&server.url()).unwrap().connect_timeout(patient).timeout(patient);
+    let backend = options.connect().await.unwrap();
+    let look = |_| {
+        let backend = backend.clone();
+        tokio::spawn(async move { backend.is_locked(&key("k")).await.unwrap() })
+    };
+
+    for task in (0..32).map(look).collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    eventually("one connection", async || connections(&server) == 1).await;
+    // Nothing is answered, so a hundred calls are under way at once.
+    server.pause();
+    let crowd: Vec<_> = (0..100).map(look).collect();
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    server.resume();
+    for task in crowd {
+        task.await.unwrap();
+    }
+    eventually("a second connection", async || connections(&server) == 2).await;
 }
