@@ -2,7 +2,7 @@
 --
 -- KEYS 1 lock  2 index of the id
 -- ARGV 1 the stored value up to its expiry: {"lockId":"…","expiresAtMs":  2 how long the names live in ms: ttl + tolerance
--- Answers the new expiresAtMs, or 0, -1, -2 as release does
+-- Answers the new expiresAtMs, {it, 1} when somebody asked for the lock, or 0, -1, -2 as release does
 local found = redis.pcall('MGET', KEYS[1], KEYS[2])
 if found.err then return redis.error_reply('SYNCGUARDREFUSED ' .. found.err) end
 local stored = found[1]
@@ -30,16 +30,26 @@ if expires <= now - TOLERANCE_MS then
   redis.call('DEL', KEYS[1], KEYS[2])
   return -2
 end
-expires = now + ARGV[2] - TOLERANCE_MS
+local ttl = ARGV[2] - TOLERANCE_MS
+local asked
+expires = now + ttl
 if rest then
+  -- Inside a text the quotes would be escaped.
+  asked = string.find(rest, '"asked":true', 1, true)
+  local length, known = '"ttlMs":' .. ttl
+  rest, known = string.gsub(rest, '"ttlMs":%d+', length, 1)
+  if known == 0 then rest = string.gsub(rest, '}$', ',' .. length .. '}') end
   stored = ARGV[1] .. expires .. rest
 else
   data = data or cjson.decode(stored)
+  asked = data.asked == true
   data.expiresAtMs = expires
+  data.ttlMs = ttl
   stored = cjson.encode(data)
 end
 local written = redis.pcall('PSETEX', KEYS[2], ARGV[2], KEYS[1])
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
 written = redis.pcall('PSETEX', KEYS[1], ARGV[2], stored)
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
+if asked then return {expires, 1} end
 return expires

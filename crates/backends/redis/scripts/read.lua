@@ -5,7 +5,7 @@
 -- nil as expiresAtMs means: this is not a lock, and must never be taken for a free one.
 local function read(value)
   -- Written by these scripts: anchored at both ends, so that nothing else passes.
-  local id, expires = string.match(value, '^{"lockId":"([%w_-]+)","expiresAtMs":(%d+),"acquiredAtMs":%d+,"key":".*","fence":"%d+"}$')
+  local id, expires = string.match(value, '^{"lockId":"([%w_-]+)","expiresAtMs":(%d+),"acquiredAtMs":%d+,"key":".*"fence":"%d+"}$')
   if id then return id, tonumber(expires) end
   if #value > 65536 then return nil end
   -- cjson also takes numbers that are no JSON: NaN, Infinity, 0x10, 01. Other readers of this value do not, and what they call

@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::ConnectionLike;
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Key, LockBackend, LockError,
-    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, AskOutcome, Capabilities, Counts, ExtendOutcome, Fence, HealthReport, Inspect,
+    Inspector, Key, ListRequest, LockBackend, LockError, LockId, LockInfo, Lookup, Page, ReleaseOutcome, Result,
+    TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::{RedisAddress, RedisBuilder};
 use crate::health;
-use crate::listener::{Channels, Listener};
+use crate::listener::{Channels, Listener, Topics};
+use crate::operations::pace::Pace;
 use crate::operations::{Operations, purge};
 use crate::own_locks::OwnLocks;
 use crate::router::Router;
@@ -88,6 +90,7 @@ impl RedisBackend {
         };
         let router = Arc::new(router);
         let listens = options.wake && !matches!(*router, Router::Given(_));
+        let listener = |topics| listens.then(|| Listener::new(Channels { router: router.clone(), topics }));
         Ok(Self(Arc::new(Operations {
             names: options.names()?,
             timeout: options.timeout,
@@ -96,7 +99,9 @@ impl RedisBackend {
             cleanup_in_is_locked: options.cleanup_in_is_locked,
             is_cleaning: AtomicBool::new(false),
             own_locks: OwnLocks::default(),
-            listener: listens.then(|| Listener::new(Channels(router.clone()))),
+            listener: listener(Topics::Names),
+            overhearer: listener(Topics::Patterns),
+            pace: Pace::default(),
             publish: AtomicBool::new(options.wake),
             router,
         })))
@@ -151,8 +156,35 @@ impl LockBackend for RedisBackend {
         health::check(&self.0).await
     }
 
+    /// None on a connection that was brought along: it cannot be asked which servers there are.
+    fn inspector(&self) -> Option<Inspector<Fence>> {
+        (!matches!(*self.0.router, Router::Given(_))).then(|| Inspector::new(self.clone()))
+    }
+
     fn new_lock_id(&self, key: &Key) -> LockId {
         self.0.names.lock_id(key)
+    }
+}
+
+impl Inspect<Fence> for RedisBackend {
+    async fn list(&self, request: ListRequest<'_>) -> Result<Page> {
+        self.0.list(request).await
+    }
+
+    async fn count(&self) -> Result<Counts> {
+        self.0.count().await
+    }
+
+    async fn ask(&self, lock_id: &LockId) -> Result<AskOutcome> {
+        self.0.ask(lock_id).await
+    }
+
+    /// Releases are heard; acquisitions and renewals are not published, and watchers find them by their schedule.
+    async fn changes(&self) -> WakeHint {
+        match &self.0.overhearer {
+            Some(overhearer) => overhearer.subscribe(&self.0.names.pattern("")).await,
+            None => WakeHint::never(),
+        }
     }
 }
 

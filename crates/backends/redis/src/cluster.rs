@@ -129,7 +129,7 @@ impl Cluster {
     }
 
     /// A dead or demoted master: the next call must not go there again if the cluster has moved on.
-    async fn learn_from(&self, error: &CallError, pool: &Pool) {
+    pub(crate) async fn learn_from(&self, error: &CallError, pool: &Pool) {
         match error {
             // The caller has waited for long enough; the pool has told of the silence.
             CallError::Timeout => {}

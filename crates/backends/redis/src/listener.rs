@@ -20,13 +20,26 @@ const COUNT_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) type Listener = listener::Listener<Channels>;
 
 /// The channels of a server, or of a whole cluster: every node relays messages.
-pub(crate) struct Channels(pub(crate) Arc<Router>);
+pub(crate) struct Channels {
+    pub(crate) router: Arc<Router>,
+    pub(crate) topics: Topics,
+}
+
+/// What a topic is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topics {
+    /// The name of one lock.
+    Names,
+    /// A pattern of names.
+    Patterns,
+}
 
 /// How many processes listened to a channel when this one came: how far hints are staggered.
 type Listeners = Arc<Mutex<HashMap<Arc<str>, u64>>>;
 
 pub(crate) struct Subscriber {
     sink: PubSubSink,
+    topics: Topics,
     router: Arc<Router>,
     listeners: Listeners,
 }
@@ -41,25 +54,35 @@ impl Source for Channels {
     type Messages = Receiver;
 
     async fn connect(&self) -> Result<(Subscriber, Receiver), Ended> {
-        let connector = self.0.listening_server().await.ok_or(Ended::Lost)?;
+        let connector = self.router.listening_server().await.ok_or(Ended::Lost)?;
         let connection = connector.subscribe().await.map_err(|_| Ended::Lost)?;
         let (sink, stream) = connection.split();
         let listeners = Listeners::default();
-        Ok((Subscriber { sink, router: self.0.clone(), listeners: listeners.clone() }, Receiver { stream, listeners }))
+        let (router, topics) = (self.router.clone(), self.topics);
+        Ok((Subscriber { sink, topics, router, listeners: listeners.clone() }, Receiver { stream, listeners }))
     }
 }
 
 impl Commands for Subscriber {
     async fn subscribe(&mut self, topics: &[Arc<str>]) -> Result<Vec<Arc<str>>, Ended> {
         let names: Vec<&str> = topics.iter().map(AsRef::as_ref).collect();
-        self.sink.subscribe(&names[..]).await.map_err(|error| ended(&error))?;
-        self.count_listeners(topics.to_vec());
+        match self.topics {
+            Topics::Names => {
+                self.sink.subscribe(&names[..]).await.map_err(|error| ended(&error))?;
+                self.count_listeners(topics.to_vec());
+            }
+            Topics::Patterns => self.sink.psubscribe(&names[..]).await.map_err(|error| ended(&error))?,
+        }
         Ok(topics.to_vec())
     }
 
     async fn unsubscribe(&mut self, topics: &[Arc<str>]) -> Result<(), Ended> {
         let names: Vec<&str> = topics.iter().map(AsRef::as_ref).collect();
-        self.sink.unsubscribe(&names[..]).await.map_err(|error| ended(&error))?;
+        match self.topics {
+            Topics::Names => self.sink.unsubscribe(&names[..]).await,
+            Topics::Patterns => self.sink.punsubscribe(&names[..]).await,
+        }
+        .map_err(|error| ended(&error))?;
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner).retain(|topic, _| !topics.contains(topic));
         Ok(())
     }
@@ -84,7 +107,8 @@ impl Subscriber {
 impl Messages for Receiver {
     async fn next(&mut self) -> Result<Heard, Ended> {
         let message = self.stream.next().await.ok_or(Ended::Lost)?;
-        let topic: Arc<str> = Arc::from(message.get_channel_name());
+        let pattern: Option<String> = message.get_pattern().unwrap_or_default();
+        let topic: Arc<str> = Arc::from(pattern.as_deref().unwrap_or_else(|| message.get_channel_name()));
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).get(&topic).copied();
         Ok(Heard::Released { topic, hold_back: stagger::among(listeners.unwrap_or(0)) })
     }
@@ -94,6 +118,6 @@ fn ended(error: &redis::RedisError) -> Ended {
     if error.code() != Some("NOPERM") {
         return Ended::Lost;
     }
-    tracing::warn!(target: "syncguard", "redis does not permit this user to subscribe; waiters poll instead (grant &prefix:*)");
+    tracing::warn!(target: "syncguard", "redis does not permit this user to subscribe; waiters and watchers poll instead (grant &prefix:*)");
     Ended::Refused
 }

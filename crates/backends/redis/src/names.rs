@@ -20,6 +20,14 @@ pub(crate) struct Names {
     prefixes: Vec<String>,
 }
 
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Lock,
+    Index,
+    Counter,
+}
+
 /// The three names of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyNames {
@@ -96,21 +104,44 @@ impl Names {
         !self.is_tagged() || lock_id.tag() == tag
     }
 
-    /// Every prefix in use, for scans.
-    pub(crate) fn prefixes(&self) -> &[String] {
-        &self.prefixes
-    }
-
     /// Whether a stored name is a lock's, and not an index or a counter.
     pub(crate) fn is_lock(&self, name: &str) -> bool {
-        self.prefixes.iter().any(|prefix| {
+        matches!(self.kind(name), Some((_, Kind::Lock)))
+    }
+
+    /// What a stored name stands for, with the number of its prefix; `None` for a name of another prefix.
+    pub(crate) fn kind(&self, name: &str) -> Option<(usize, Kind)> {
+        self.prefixes.iter().enumerate().find_map(|(number, prefix)| {
             let rest = if prefix.is_empty() {
                 Some(name)
             } else {
                 name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(':'))
             };
-            rest.is_some_and(|rest| !is_counter(prefix, rest) && !is_index(rest))
+            let kind = match rest? {
+                rest if is_counter(prefix, rest) => Kind::Counter,
+                rest if is_index(rest) => Kind::Index,
+                _ => Kind::Lock,
+            };
+            Some((number, kind))
         })
+    }
+
+    /// A pattern for the names of all keys that begin with `beginning`, and for some others.
+    pub(crate) fn pattern(&self, beginning: &str) -> String {
+        let beginning = escaped(beginning);
+        match self.prefixes.as_slice() {
+            [prefix] if prefix.is_empty() => format!("{beginning}*"),
+            [prefix] => format!("{}:{beginning}*", escaped(prefix)),
+            // `{prefix:0}` and its fifteen siblings. Written as the documented rights write it: Redis lets a restricted
+            // user subscribe to a pattern only if the very same pattern was granted.
+            [first, ..] => format!("{}*}}:{beginning}*", escaped(first.trim_end_matches("0}"))),
+            [] => "*".to_owned(),
+        }
+    }
+
+    /// A pattern for the names of all counters, and for some others.
+    pub(crate) fn counters(&self) -> String {
+        self.pattern("fence:")
     }
 
     fn is_tagged(&self) -> bool {
@@ -128,6 +159,18 @@ impl Names {
     fn prefix(&self, tag: u8) -> &str {
         self.prefixes.get(usize::from(tag)).unwrap_or(&self.prefixes[0])
     }
+}
+
+/// What Redis takes for a pattern is literal in a prefix or a key.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+            out.push('\\');
+        }
+        out.push(character);
+    }
+    out
 }
 
 /// A key whose lock would be another lock's index or counter could stop that lock from ever being acquired.
@@ -189,6 +232,29 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_takes_prefix_and_key_literally_and_covers_every_tag() {
+        let names = |prefix, cluster| Names::new(prefix, cluster).unwrap();
+        assert_eq!(names("syncguard", false).pattern(""), "syncguard:*");
+        assert_eq!(names("", false).pattern("a*b[c]?\\"), "a\\*b\\[c\\]\\?\\\\*");
+        assert_eq!(names("a*", false).pattern("deploy:"), "a\\*:deploy:*");
+        assert_eq!(names("syncguard", true).pattern(""), "{syncguard:*}:*");
+        assert_eq!(names("x0", true).pattern(""), "{x0:*}:*");
+        assert_eq!(names("{app}", true).pattern("k"), "{app}:k*");
+    }
+
+    #[test]
+    fn every_name_is_known_by_its_kind() {
+        let names = Names::new("app", true).unwrap();
+        let of = names.of(&key("job")).unwrap();
+        let id = names.lock_id(&key("job"));
+        let number = usize::from(of.tag);
+        assert_eq!(names.kind(&of.lock), Some((number, Kind::Lock)));
+        assert_eq!(names.kind(&of.counter), Some((number, Kind::Counter)));
+        assert_eq!(names.kind(&names.index(&id)), Some((number, Kind::Index)));
+        assert_eq!(names.kind("{other:0}:job"), None);
+    }
+
+    #[test]
     fn keys_in_the_namespaces_of_indexes_and_counters_are_refused() {
         let names = Names::new("syncguard", false).unwrap();
         for reserved in ["id:AAAAAAAAAAAAAAAAAAAAAA", "fence:syncguard:foo", "fence:syncguard:"] {
@@ -237,7 +303,7 @@ mod tests {
     #[test]
     fn a_tagged_prefix_keeps_everything_in_one_slot() {
         let names = Names::new("{app}", true).unwrap();
-        assert_eq!(names.prefixes(), ["{app}"]);
+        assert_eq!(names.prefixes, ["{app}"]);
         assert_eq!(slot(&names.lock(&key("a")).unwrap()), slot("app"));
     }
 

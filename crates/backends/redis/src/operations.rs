@@ -5,9 +5,12 @@
 
 mod acquire;
 mod extend;
+mod inspect;
 mod lookup;
+pub(crate) mod pace;
 pub(crate) mod purge;
 mod release;
+pub(crate) mod scan;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -38,6 +41,10 @@ pub(crate) struct Operations {
     pub(crate) is_cleaning: AtomicBool,
     pub(crate) own_locks: OwnLocks,
     pub(crate) listener: Option<Listener>,
+    /// Hears all releases, for those who watch. Apart, because a user may be forbidden this and not the other.
+    pub(crate) overhearer: Option<Listener>,
+    /// Shared by all listings, so that several together are no faster than one.
+    pub(crate) pace: pace::Pace,
     pub(crate) publish: AtomicBool,
 }
 
@@ -67,7 +74,8 @@ fn life(ttl: Ttl) -> String {
     (ttl.as_millis() + TOLERANCE_MS).to_string()
 }
 
-/// The stored JSON up to what only the server knows: `{"lockId":…,"expiresAtMs":…,"acquiredAtMs":…,"key":…,"fence":…}`.
+/// The stored JSON up to what only the server knows:
+/// `{"lockId":…,"expiresAtMs":…,"acquiredAtMs":…,"key":…,"ttlMs":…,"label":…,"fence":…}`.
 fn value_head(lock_id: &LockId) -> String {
     format!(r#"{{"lockId":"{}","expiresAtMs":"#, lock_id.as_str())
 }

@@ -25,6 +25,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Pool {
     connector: Connector,
     entries: Box<[Entry]>,
+    /// How often a connection took the place of another: the server may have restarted, or be another one.
+    replaced: AtomicUsize,
     /// Told when the server was silent for too long, by whoever waited for it. Must not block.
     on_silence: Box<dyn Fn() + Send + Sync>,
 }
@@ -75,16 +77,23 @@ struct Entry {
 #[derive(Default)]
 struct Connecting {
     failure: Option<ConnectError>,
+    /// Whether this place ever had a connection.
+    succeeded: bool,
 }
 
 impl Pool {
     pub(crate) fn new(connector: Connector, connections: usize, on_silence: impl Fn() + Send + Sync + 'static) -> Self {
         let entries = (0..connections).map(|_| Entry::default()).collect();
-        Self { connector, entries, on_silence: Box::new(on_silence) }
+        Self { connector, entries, replaced: AtomicUsize::new(0), on_silence: Box::new(on_silence) }
     }
 
     pub(crate) fn connector(&self) -> &Connector {
         &self.connector
+    }
+
+    /// Changes when a connection was replaced: what the server said before, such as the place of a scan, is void then.
+    pub(crate) fn replaced(&self) -> usize {
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// Sends one command and awaits its reply.
@@ -153,7 +162,7 @@ impl Pool {
         let entry = self.least_crowded();
         match entry.current() {
             Some(connection) => Ok((entry, connection)),
-            None => entry.connect(&self.connector).await.map(|connection| (entry, connection)).map_err(|error| {
+            None => entry.connect(self).await.map(|connection| (entry, connection)).map_err(|error| {
                 if error.is_silence() {
                     (self.on_silence)();
                 }
@@ -176,7 +185,7 @@ impl Entry {
         connection.as_ref().filter(|connection| !connection.is_closed()).cloned()
     }
 
-    async fn connect(&self, connector: &Connector) -> Result<Connection, ConnectError> {
+    async fn connect(&self, pool: &Pool) -> Result<Connection, ConnectError> {
         let seen = self.attempts.load(Ordering::Acquire);
         let mut connecting = self.connecting.lock().await;
         if let Some(connection) = self.current() {
@@ -187,10 +196,13 @@ impl Entry {
         {
             return Err(failure.clone());
         }
-        let result = connector.connect().await;
+        let result = pool.connector.connect().await;
         self.attempts.fetch_add(1, Ordering::AcqRel);
         connecting.failure = result.as_ref().err().cloned();
         let connection = result?;
+        if std::mem::replace(&mut connecting.succeeded, true) {
+            pool.replaced.fetch_add(1, Ordering::AcqRel);
+        }
         *self.connection.write().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
         Ok(connection)
     }

@@ -6,8 +6,8 @@ use redis::Value;
 use serde_json::Value as Json;
 use syncguard_core::time::is_live;
 use syncguard_core::{
-    AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Extension, Fence, Key, Lease, LockError, LockId, LockInfo,
-    ReleaseOutcome, Result, Timestamp,
+    AbsentReason, AcquireOutcome, AskOutcome, Contention, ExtendOutcome, Extension, Fence, Key, Label, Lease,
+    LockError, LockId, LockInfo, ReleaseOutcome, Result, Timestamp, Ttl,
 };
 
 /// Stored values above this size are not parsed.
@@ -73,11 +73,25 @@ pub(crate) fn release(reply: &Value) -> Result<(ReleaseOutcome, bool)> {
 
 /// The answer of `extend.lua`.
 pub(crate) fn extend(reply: &Value) -> Result<ExtendOutcome> {
+    let extended = |expires_at, asked| {
+        Ok(ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(expires_at)).asked_for(asked)))
+    };
     match reply {
-        Value::Int(expires_at) if *expires_at > 0 => {
-            Ok(ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(*expires_at))))
-        }
+        Value::Int(expires_at) if *expires_at > 0 => extended(*expires_at, false),
         Value::Int(code) => Ok(ExtendOutcome::Absent(Some(absent(*code)?))),
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::Int(expires_at), Value::Int(1)] if *expires_at > 0 => extended(*expires_at, true),
+            _ => Err(unexpected()),
+        },
+        _ => Err(unexpected()),
+    }
+}
+
+/// The answer of `ask.lua`.
+pub(crate) fn ask(reply: &Value) -> Result<AskOutcome> {
+    match reply {
+        Value::Int(1) => Ok(AskOutcome::Asked),
+        Value::Int(code) => absent(*code).map(|_| AskOutcome::Absent),
         _ => Err(unexpected()),
     }
 }
@@ -175,7 +189,12 @@ impl Stored {
         let lock_id = LockId::parse(field("lockId")?).map_err(|_| foreign())?;
         let fence = field("fence")?.parse::<Fence>().map_err(|_| foreign())?;
         let acquired_at = self.json.get("acquiredAtMs").and_then(millis).ok_or_else(foreign)?;
-        Ok(LockInfo::new(key, lock_id, fence, acquired_at, self.expires_at, now))
+        let info = LockInfo::new(key, lock_id, fence, acquired_at, self.expires_at, now);
+        // What other clients do not write, or write in another form, is not known; it makes nothing foreign.
+        let label = self.json.get("label").and_then(Json::as_str).and_then(|label| Label::new(label).ok());
+        let ttl = self.json.get("ttlMs").and_then(Json::as_i64).and_then(|millis| Ttl::from_millis(millis).ok());
+        let asked = self.json.get("asked").and_then(Json::as_bool).unwrap_or(false);
+        Ok(info.with_label(label).with_ttl(ttl).with_asked_for(asked))
     }
 }
 
@@ -263,8 +282,18 @@ mod tests {
         assert_eq!(release(&Value::Int(-1)).unwrap().0, absent(AbsentReason::NotFound));
         assert_eq!(release(&Value::Int(-2)).unwrap().0, absent(AbsentReason::Expired));
         assert!(release(&Value::Int(-9)).is_err() && release(&Value::Int(2)).is_err() && release(&Value::Nil).is_err());
-        assert!(extend(&Value::Int(5)).unwrap().is_extended());
+        let at = |asked| ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(5)).asked_for(asked));
+        assert_eq!(extend(&Value::Int(5)).unwrap(), at(false));
+        assert_eq!(extend(&Value::Array(vec![Value::Int(5), Value::Int(1)])).unwrap(), at(true));
+        for bad in
+            [vec![], vec![Value::Int(5)], vec![Value::Int(-2), Value::Int(1)], vec![Value::Int(5), Value::Int(7)]]
+        {
+            assert!(extend(&Value::Array(bad)).is_err());
+        }
         assert!(extend(&Value::Okay).is_err());
+        assert_eq!(ask(&Value::Int(1)).unwrap(), AskOutcome::Asked);
+        assert_eq!(ask(&Value::Int(-2)).unwrap(), AskOutcome::Absent);
+        assert!(ask(&Value::Int(2)).is_err() && ask(&Value::Nil).is_err());
     }
 
     #[test]

@@ -139,6 +139,15 @@ impl Router {
         }
     }
 
+    /// Runs a command at one of the masters. When it fails, a cluster asks who took the place of that master.
+    pub(crate) async fn at(&self, master: &Pool, command: &Cmd, timeout: Duration) -> Result<Value, CallError> {
+        let answer = master.command(command, timeout).await;
+        if let (Self::Cluster(cluster), Err(error)) = (self, &answer) {
+            cluster.learn_from(error, master).await;
+        }
+        answer
+    }
+
     /// How many connections listen to each channel, at the listening post; nothing where that is not permitted or not
     /// known.
     pub(crate) async fn listeners(&self, channels: &[&str], timeout: Duration) -> Vec<u64> {

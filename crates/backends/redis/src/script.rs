@@ -38,6 +38,7 @@ scripts! {
     EXTEND = "extend.lua";
     LOOKUP = "lookup.lua";
     PURGE = "purge.lua";
+    ASK = "ask.lua";
 }
 
 #[cfg(test)]
@@ -47,9 +48,12 @@ mod tests {
     #[test]
     fn no_script_deletes_or_expires_a_counter() {
         // The counter is KEYS[3], of acquire alone.
-        for script in [&*ACQUIRE, &*RELEASE, &*EXTEND, &*LOOKUP, &*PURGE] {
+        for script in [&*ACQUIRE, &*RELEASE, &*EXTEND, &*LOOKUP, &*PURGE, &*ASK] {
             for line in script.source.lines().filter(|line| line.contains("KEYS[3]")) {
-                assert!(["'GET'", "'INCR'", "'INCRBY'", "'DECR'"].iter().any(|allowed| line.contains(allowed)), "{line}");
+                assert!(
+                    ["'GET'", "'INCR'", "'INCRBY'", "'DECR'"].iter().any(|allowed| line.contains(allowed)),
+                    "{line}"
+                );
             }
         }
         assert!(ACQUIRE.source.contains("'INCR', KEYS[3]"));
@@ -57,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_tolerance_is_that_of_the_core() {
-        for script in [&*ACQUIRE, &*RELEASE, &*EXTEND] {
+        for script in [&*ACQUIRE, &*RELEASE, &*EXTEND, &*ASK] {
             assert!(script.source.contains(&format!("now - {TOLERANCE_MS} then")), "{}", script.source);
             assert!(!script.source.contains("TOLERANCE"), "{}", script.source);
         }

@@ -1,7 +1,7 @@
 //! How fast is a lock on Redis, beside what else there is?
 //!
 //! Everything runs against fresh servers of this machine in one run; contenders take turns over several rounds, and
-//! what counts are ratios inside a round. `cargo xtask bench redis [pairs|cost|handoff] [--rounds N]`.
+//! what counts are ratios inside a round. `cargo xtask bench redis [pairs|cost|handoff|listing] [--rounds N]`.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -11,6 +11,7 @@
 
 mod cost;
 mod handoff;
+mod listing;
 mod pairs;
 mod raw;
 
@@ -31,7 +32,7 @@ fn main() {
     let rounds =
         words.iter().position(|word| word == "--rounds").and_then(|at| words.get(at + 1)?.parse().ok()).unwrap_or(7);
     let wants = |name: &str| {
-        !words.iter().any(|word| ["pairs", "cost", "handoff"].contains(&word.as_str()))
+        !words.iter().any(|word| ["pairs", "cost", "handoff", "listing"].contains(&word.as_str()))
             || words.iter().any(|word| word == name)
     };
     let effort = Effort { rounds, slice: Duration::from_millis(400) };
@@ -43,6 +44,9 @@ fn main() {
     }
     if wants("pairs") {
         runtime.block_on(pairs::run(effort));
+    }
+    if wants("listing") {
+        runtime.block_on(listing::run(effort));
     }
     if wants("handoff") {
         runtime.block_on(handoff::run());

@@ -84,7 +84,7 @@ async fn timed<F: Future<Output = u64> + Send + 'static>(
     done as f64 / start.elapsed().as_secs_f64()
 }
 
-async fn of_backend(backend: &RedisBackend, tasks: usize, slice: Duration) -> f64 {
+pub(crate) async fn of_backend(backend: &RedisBackend, tasks: usize, slice: Duration) -> f64 {
     timed(tasks, slice, |number, stop| {
         let backend = backend.clone();
         async move {

@@ -43,7 +43,9 @@ impl Pair {
             (format!("raw:{key}"), format!("raw:id:{ID}{key}"), format!("raw:fence:raw:{key}"));
         let head = ["EVALSHA", &self.acquire, "3", &lock, &index, &counter].map(str::to_owned);
         let rest = match self.kind {
-            Kind::Ours => vec!["31000".to_owned(), value_head(key), format!(r#","key":"{key}","fence":""#)],
+            Kind::Ours => {
+                vec!["31000".to_owned(), value_head(key), format!(r#","key":"{key}","ttlMs":30000,"fence":""#)]
+            }
             Kind::Specified => [&format!("{ID}{key}"), "30000", "1000", &lock, key].map(str::to_owned).to_vec(),
         };
         head.into_iter().chain(rest).collect()

@@ -1,7 +1,7 @@
 //! How is a lock taken, and given out only when enough replicas have it?
 
 use redis::Cmd;
-use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, Key, LockError, LockId, Result};
+use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, LockError, LockId, Result};
 
 use super::{Operations, life, value_head};
 use crate::builder::WaitReplicas;
@@ -32,7 +32,7 @@ impl Operations {
     async fn run(&self, router: &Router, request: AcquireRequest<'_>, names: &KeyNames) -> Result<AcquireOutcome> {
         let index = self.names.index(request.lock_id);
         let life = life(request.ttl);
-        let (head, tail) = (value_head(request.lock_id), value_tail(request.key));
+        let (head, tail) = (value_head(request.lock_id), value_tail(request));
         let floor = if self.fence_floor { "1" } else { "" };
         let mut dead: Option<(String, Option<String>)> = None;
         // Each round removes one dead holder; a second one can only appear if others acquire in between.
@@ -98,7 +98,14 @@ fn too_few_replicas(reached: u32, wanted: u32, given_back: bool) -> LockError {
         .with_hint("look at `INFO replication`, or raise `wait_timeout`")
 }
 
-/// The stored JSON from its key to its fence.
-fn value_tail(key: &Key) -> String {
-    format!(r#","key":{},"fence":""#, serde_json::Value::from(key.as_str()))
+/// The stored JSON from its key to its fence. Clients that do not know the last two fields keep them or leave them out.
+fn value_tail(request: AcquireRequest<'_>) -> String {
+    let (key, ttl) = (serde_json::Value::from(request.key.as_str()), request.ttl.as_millis());
+    match request.label {
+        None => format!(r#","key":{key},"ttlMs":{ttl},"fence":""#),
+        Some(label) => {
+            let label = serde_json::Value::from(label.as_str());
+            format!(r#","key":{key},"ttlMs":{ttl},"label":{label},"fence":""#)
+        }
+    }
 }

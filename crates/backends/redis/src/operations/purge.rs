@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
 use syncguard_core::time::CLEANUP_GUARD_MS;
 use syncguard_core::{ErrorCode, LockError, LockId, Result};
 
-use super::Operations;
+use super::{Operations, scan};
 use crate::error::CallError;
 use crate::pool::Pool;
 use crate::reply::{self, Stored};
@@ -58,33 +57,20 @@ pub(crate) async fn all(operations: &Operations) -> Result<u64> {
         let error = LockError::new(ErrorCode::InvalidArgument, "a connection that was brought along cannot be scanned");
         return Err(error.with_hint("connect by url to purge"));
     }
+    let pattern = operations.names.pattern("");
     let mut removed = 0;
     for master in &masters {
-        for prefix in operations.names.prefixes() {
-            removed += scan(operations, master.pool(), prefix).await?;
+        let mut cursor = scan::START.to_owned();
+        loop {
+            let step = scan::step(operations, master.pool(), &pattern, &cursor, scan::STEP).await?;
+            for (_, name) in &step.locks {
+                removed += u64::from(purge_if_dead(operations, master.pool(), name).await?);
+            }
+            let Some(next) = step.next else { break };
+            cursor = next;
         }
     }
     Ok(removed)
-}
-
-async fn scan(operations: &Operations, pool: &Pool, prefix: &str) -> Result<u64> {
-    let pattern = if prefix.is_empty() { "*".to_owned() } else { format!("{}:*", escaped(prefix)) };
-    let mut cursor = "0".to_owned();
-    let mut removed = 0;
-    loop {
-        let mut command = Cmd::new();
-        command.arg("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(500).arg("TYPE").arg("string");
-        let answer = pool.command(&command, operations.timeout).await.map_err(CallError::into_lock_error)?;
-        let (next, names) =
-            page(&answer).ok_or_else(|| LockError::internal("redis answered SCAN with something else"))?;
-        for name in names.iter().filter(|name| operations.names.is_lock(name)) {
-            removed += u64::from(purge_if_dead(operations, pool, name).await?);
-        }
-        if next == "0" {
-            return Ok(removed);
-        }
-        cursor = next;
-    }
 }
 
 async fn purge_if_dead(operations: &Operations, pool: &Pool, name: &str) -> Result<bool> {
@@ -99,37 +85,5 @@ async fn purge_if_dead(operations: &Operations, pool: &Pool, name: &str) -> Resu
         }
         // Alive, gone, or not a lock: none of our business.
         _ => Ok(false),
-    }
-}
-
-fn page(answer: &Value) -> Option<(String, Vec<String>)> {
-    let Value::Array(parts) = answer else { return None };
-    let [Value::BulkString(cursor), Value::Array(names)] = parts.as_slice() else { return None };
-    let names = names.iter().filter_map(|name| match name {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
-        _ => None,
-    });
-    Some((String::from_utf8(cursor.clone()).ok()?, names.collect()))
-}
-
-/// A prefix is literal, also when it holds what SCAN takes for a pattern.
-fn escaped(prefix: &str) -> String {
-    let mut out = String::with_capacity(prefix.len());
-    for character in prefix.chars() {
-        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
-            out.push('\\');
-        }
-        out.push(character);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_is_literal_in_a_scan() {
-        assert_eq!(escaped("a*b[c]?\\"), "a\\*b\\[c\\]\\?\\\\");
     }
 }

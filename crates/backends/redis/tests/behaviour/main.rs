@@ -9,6 +9,7 @@ mod support;
 mod access;
 mod cluster;
 mod faults;
+mod inspect;
 mod layout;
 mod sentinel;
 mod wake;
