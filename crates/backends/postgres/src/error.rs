@@ -186,8 +186,17 @@ fn may_be_repeated(state: &SqlState) -> bool {
 
 /// Whether the server refused a statement because a column is not there.
 pub(crate) fn names_missing_column(error: &LockError) -> bool {
+    has_sqlstate(error, "42703")
+}
+
+/// Whether an acquire took back what it wrote, because somebody was at the key after its snapshot: see `acquire.sql`.
+pub(crate) fn undid_itself(error: &LockError) -> bool {
+    has_sqlstate(error, "22012")
+}
+
+fn has_sqlstate(error: &LockError, sqlstate: &str) -> bool {
     let said = error.source().and_then(|source| source.downcast_ref::<ServerSaid>());
-    said.is_some_and(|said| said.sqlstate == "42703")
+    said.is_some_and(|said| said.sqlstate == sqlstate)
 }
 
 /// Whether this error tells of the end of a connection rather than of a statement that the server refused.

@@ -2,8 +2,9 @@
 //!
 //! The *decision* is one statement that does the work. On a connection of our own, whose session has the settings that
 //! it needs, that statement is the transaction. Behind a pooler and on a pool that was brought along a *gate* travels
-//! before it that bounds the waits, in one transaction ([`pipeline`](crate::pipeline)). What the statements decide
-//! stands in `sql/*.sql`; what the answers mean, in [`row`](crate::row).
+//! before it that bounds the waits, in one transaction ([`pipeline`](crate::pipeline)); an acquire that met somebody else
+//! at its key goes the same way. What the statements decide stands in `sql/*.sql`; what the answers mean, in
+//! [`row`](crate::row).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,7 +83,6 @@ impl Inner {
         Manner { is_named, is_direct }
     }
 
-    /// The acquire of a key in its two statements, with all that they need.
     pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
         let deadline = self.deadline_within(request.ttl);
         let names = Names::new(request.key)?;
@@ -91,21 +91,33 @@ impl Inner {
         let _turn = self.turns.take(&names.lock, deadline).await?;
         let _slot = timeout_at(deadline, self.acquires.acquire()).await.map_err(|_| error::all_busy())?;
         let mut session = self.pool.get(deadline).await?;
-        let manner = self.manner(&session);
-        let storage_key = Hidden(&names.lock);
-        let gate = [text(&storage_key), text(&self.lock_timeout), text(&self.statement_timeout)];
-        let gate = Call { sql: &self.statements().acquire_gate, params: &gate };
         let values = AcquireValues::new(&names, request, self.settings.fence_floor);
-        let params = values.params();
-        let call = || Call { sql: &self.statements().acquire, params: &params };
-        let row = match pipeline::transact(&mut session, manner, gate, call(), deadline).await {
+        let row = match self.acquire_on(&mut session, &values, deadline).await {
             // Nothing was done, and the session is fit for another try.
             Err(error) if error::names_missing_column(&error) && self.look_again(&mut session, deadline).await? => {
-                pipeline::transact(&mut session, manner, gate, call(), deadline).await
+                self.acquire_on(&mut session, &values, deadline).await
             }
             outcome => outcome,
         }?;
         read_acquire(&row, request.key)
+    }
+
+    /// Decides by one statement where the connection is ours alone. Whoever finds somebody else at the key comes again
+    /// with the gate, which waits for the advisory lock before the deciding statement takes its snapshot.
+    async fn acquire_on(&self, session: &mut Session, values: &AcquireValues<'_>, deadline: Instant) -> Result<Row> {
+        let (manner, params) = (self.manner(session), values.params());
+        if manner.is_direct {
+            let call = Call { sql: &self.statements().acquire_alone, params: &params };
+            match pipeline::decide(session, manner, call, deadline).await {
+                Err(error) if error::undid_itself(&error) => {}
+                Ok(row) if column::<Option<bool>>(&row, "passed")? == Some(false) => {}
+                outcome => return outcome,
+            }
+        }
+        let gate = [text(&values.storage_key), text(&self.lock_timeout), text(&self.statement_timeout)];
+        let gate = Call { sql: &self.statements().acquire_gate, params: &gate };
+        let call = Call { sql: &self.statements().acquire, params: &params };
+        pipeline::transact(session, manner, gate, call, deadline).await
     }
 
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {

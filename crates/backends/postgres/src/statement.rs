@@ -41,20 +41,17 @@ impl Columns {
     pub(crate) fn place(self) -> usize {
         usize::from(self.key_debug) + 2 * usize::from(self.holder)
     }
+}
 
-    /// Whether a line of a statement is sent: `-- if holder` and `-- unless holder` at its end say when.
-    fn want(self, line: &str) -> bool {
-        let there = |column: &str| match column.trim() {
-            "holder" => self.holder,
-            "key_debug" => self.key_debug,
-            _ => true,
-        };
-        match (line.split_once(" -- if "), line.split_once(" -- unless ")) {
-            (Some((_, column)), _) => there(column),
-            (_, Some((_, column))) => !there(column),
-            _ => true,
-        }
-    }
+/// Leaves out the lines of a statement that are for other cases: `-- if CASE` or `-- unless CASE` at their end says so.
+fn choose(text: &str, case: &str, is_so: bool) -> String {
+    let wanted = |line: &&str| match (line.split_once(" -- if "), line.split_once(" -- unless ")) {
+        (Some((_, named)), _) => named != case || is_so,
+        (_, Some((_, named))) => named != case || !is_so,
+        _ => true,
+    };
+    let lines: Vec<&str> = text.lines().filter(wanted).collect();
+    lines.join("\n")
 }
 
 /// A statement with the table names in it.
@@ -71,6 +68,8 @@ pub(crate) struct Sql {
 pub(crate) struct Statements {
     pub(crate) acquire_gate: Sql,
     pub(crate) acquire: Sql,
+    /// The same decision as a transaction of its own, for connections that have our settings.
+    pub(crate) acquire_alone: Sql,
     /// Bounds a transaction whose deciding statement takes the locks that it needs.
     pub(crate) bounds_gate: Sql,
     pub(crate) extend: Sql,
@@ -89,9 +88,11 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn new(tables: &Tables, columns: Columns) -> Self {
         let sql = |name, text: &str| Sql { name, columns, text: render(text, tables, columns) };
+        let acquire = |alone| choose(include_str!("../sql/acquire.sql"), "alone", alone);
         Self {
             acquire_gate: sql("acquire_gate", include_str!("../sql/acquire_gate.sql")),
-            acquire: sql("acquire", include_str!("../sql/acquire.sql")),
+            acquire: sql("acquire", &acquire(false)),
+            acquire_alone: sql("acquire_alone", &acquire(true)),
             bounds_gate: sql("bounds_gate", include_str!("../sql/bounds_gate.sql")),
             extend: sql("extend", include_str!("../sql/extend.sql")),
             release: sql("release", include_str!("../sql/release.sql")),
@@ -110,8 +111,8 @@ impl Statements {
 /// Puts the quoted table names in, and leaves out the lines for other columns and the comments that only a reader of
 /// the file needs.
 pub(crate) fn render(text: &str, tables: &Tables, columns: Columns) -> String {
-    let lines: Vec<&str> = text.lines().filter(|line| columns.want(line)).collect();
-    without_comments(&lines.join("\n"))
+    let text = choose(text, "holder", columns.holder);
+    without_comments(&choose(&text, "key_debug", columns.key_debug))
         .replace("{locks}", &tables.locks.quoted())
         .replace("{fences}", &tables.fences.quoted())
 }
@@ -231,11 +232,12 @@ mod tests {
     use super::*;
 
     /// Every statement that is sent.
-    fn all(statements: &Statements) -> [&Sql; 13] {
+    fn all(statements: &Statements) -> [&Sql; 14] {
         let s = statements;
         [
             &s.acquire_gate,
             &s.acquire,
+            &s.acquire_alone,
             &s.bounds_gate,
             &s.extend,
             &s.release,
@@ -257,7 +259,7 @@ mod tests {
             let acquire = &statements.acquire.text;
             assert!(acquire.contains("\"App\".\"MyLocks\"") && acquire.contains("\"fences\""));
             for sql in all(&statements) {
-                assert!(!sql.text.contains(['{', '}']) || sql.name == "acquire", "{}", sql.name);
+                assert!(!sql.text.contains(['{', '}']) || sql.name.starts_with("acquire"), "{}", sql.name);
                 assert!(!sql.text.contains("{locks}") && !sql.text.contains("{fences}") && !sql.text.contains("--"));
             }
         }
@@ -268,7 +270,7 @@ mod tests {
         let statements = Statements::new(&Tables::parse("l", "f").unwrap(), Columns { key_debug: true, holder: true });
         let names: HashSet<&str> = all(&statements).iter().map(|sql| sql.name).collect();
         let texts: HashSet<&str> = all(&statements).iter().map(|sql| sql.text.as_str()).collect();
-        assert_eq!((names.len(), texts.len()), (13, 13));
+        assert_eq!((names.len(), texts.len()), (14, 14));
     }
 
     #[test]
@@ -279,7 +281,7 @@ mod tests {
             assert_eq!(statements.acquire.text.matches("key_debug").count(), usize::from(columns.key_debug));
             assert_eq!(statements.acquire.text.matches("$5").count(), 1 + usize::from(columns.key_debug));
             let s = &statements;
-            for sql in [&s.acquire, &s.extend, &s.lookup_by_key, &s.lookup_by_lock_id, &s.list] {
+            for sql in [&s.acquire, &s.acquire_alone, &s.extend, &s.lookup_by_key, &s.lookup_by_lock_id, &s.list] {
                 assert_eq!(sql.text.contains("holder"), columns.holder, "{}", sql.name);
             }
         }
@@ -291,8 +293,9 @@ mod tests {
     fn the_numbers_in_the_statements_are_the_constants_of_the_core() {
         let statements = Statements::new(&Tables::parse("l", "f").unwrap(), Columns { key_debug: true, holder: true });
         let (tolerance, guard) = (TOLERANCE_MS.to_string(), CLEANUP_GUARD_MS.to_string());
-        let expected: [(&str, &[&str]); 9] = [
+        let expected: [(&str, &[&str]); 10] = [
             ("acquire", &[&tolerance, &tolerance, &tolerance, &tolerance]),
+            ("acquire_alone", &[&tolerance, &tolerance, &tolerance, &tolerance, &tolerance]),
             ("extend", &[&tolerance]),
             ("release", &[&tolerance]),
             ("is_locked", &[&tolerance, &guard]),

@@ -13,38 +13,30 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
         "pairs per second (acquire + release), {} rounds of {} s, contenders in turn",
         choice.rounds, choice.seconds
     );
-    println!("tasks      ours   pgbench     naive   ours/pgbench          ours/naive");
+    println!("tasks      ours   pgbench, the same statements   pgbench, 4 + 4 messages      8 + 5 round trips");
     for tasks in [1, 8, 32] {
-        let backend = PostgresBuilder::from_url(&server.url())
-            .unwrap()
-            .pool_size(tasks.max(2) * 4 / 3 + 1)
-            .connect()
-            .await
-            .unwrap();
-        let (mut ours, mut bench, mut slow) = (Vec::new(), Vec::new(), Vec::new());
+        let builder = PostgresBuilder::from_url(&server.url()).unwrap();
+        let backend = builder.pool_size(tasks.max(2) * 4 / 3 + 1).connect().await.unwrap();
+        let bench = |way| pgbench::pairs(server, tasks, choice, way, pgbench::Notify::IfWaited);
+        let (mut ours, mut ratios) = (Vec::new(), [Vec::new(), Vec::new(), Vec::new()]);
         // The first round warms up.
         for round in 0..=choice.rounds {
-            let rates = (
-                run(&backend, tasks, choice).await,
-                pgbench::pairs(server, tasks, choice, pgbench::Notify::IfWaited),
+            let own = run(&backend, tasks, choice).await;
+            let others = [
+                bench(pgbench::Way::OneStatement),
+                bench(pgbench::Way::Transaction),
                 naive::run(server, tasks, choice).await,
-            );
+            ];
             if round > 0 {
-                ours.push(rates.0);
-                bench.push(rates.1);
-                slow.push(rates.2);
+                ours.push(own);
+                ratios.iter_mut().zip(others).for_each(|(ratios, other)| ratios.push(own / other));
             }
         }
-        let mut to_bench: Vec<f64> = ours.iter().zip(&bench).map(|(ours, other)| ours / other).collect();
-        let mut to_slow: Vec<f64> = ours.iter().zip(&slow).map(|(ours, other)| ours / other).collect();
-        let (bench_ratio, low, high) = median(&mut to_bench);
-        let (slow_ratio, slow_low, slow_high) = median(&mut to_slow);
-        println!(
-            "{tasks:5} {:9.0} {:9.0} {:9.0}   {bench_ratio:.2} ({low:.2}..{high:.2})     {slow_ratio:.2} ({slow_low:.2}..{slow_high:.2})",
-            median(&mut ours).0,
-            median(&mut bench).0,
-            median(&mut slow).0,
-        );
+        let ratios = ratios.map(|mut ratios| {
+            let (middle, low, high) = median(&mut ratios);
+            format!("{middle:.2} ({low:.2}..{high:.2})")
+        });
+        println!("{tasks:5} {:9.0}   {:>28}   {:>23}   {:>20}", median(&mut ours).0, ratios[0], ratios[1], ratios[2]);
     }
 }
 

@@ -1,4 +1,4 @@
-//! PostgreSQL's own load generator, in C, sending the very same statements as one pipeline.
+//! PostgreSQL's own load generator, in C, sending the very same statements.
 
 use std::process::Command;
 
@@ -17,11 +17,20 @@ pub(crate) enum Notify {
     Always,
 }
 
+/// How an operation is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// As this crate does on connections of its own.
+    OneStatement,
+    /// Four messages in one pipeline, as behind a pooler.
+    Transaction,
+}
+
 /// Pairs per second.
-pub(crate) fn pairs(server: &PostgresServer, clients: usize, choice: Choice, notify: Notify) -> f64 {
+pub(crate) fn pairs(server: &PostgresServer, clients: usize, choice: Choice, way: Way, notify: Notify) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("pair.sql");
-    std::fs::write(&script, script_text(notify)).unwrap();
+    std::fs::write(&script, script_text(way, notify)).unwrap();
     let bindir = Command::new("pg_config").arg("--bindir").output().map(|output| output.stdout).unwrap_or_default();
     let bindir = String::from_utf8_lossy(&bindir).trim().to_owned();
     let program = std::path::Path::new(&bindir).join("pgbench");
@@ -37,7 +46,7 @@ pub(crate) fn pairs(server: &PostgresServer, clients: usize, choice: Choice, not
     rate.unwrap_or_else(|| panic!("pgbench: {text}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-fn script_text(notify: Notify) -> String {
+fn script_text(way: Way, notify: Notify) -> String {
     let release = match notify {
         Notify::IfWaited => release_sql(),
         Notify::Never => replaced(
@@ -51,17 +60,25 @@ fn script_text(notify: Notify) -> String {
             "false",
         ),
     };
-    let gate = statement(include_str!("../../sql/acquire_gate.sql"), &[":key", "'1000'", "'5000'"]);
-    let acquire = statement(
-        include_str!("../../sql/acquire.sql"),
-        &[":key", "'fence:' || :key", ":id", "30000", ":key", "false", "NULL"],
-    );
-    let bounds_gate = statement(include_str!("../../sql/bounds_gate.sql"), &["'1000'", "'5000'"]);
-    let begin = include_str!("../../sql/begin.sql").trim();
-    format!(
-        "\\set key :client_id\n\\set id random(1, 9000000000000000000)\n\\startpipeline\n{begin};\n{gate};\n{acquire};\nCOMMIT;\n\\endpipeline\n\
-         \\startpipeline\n{begin};\n{bounds_gate};\n{release};\nCOMMIT;\n\\endpipeline\n"
-    )
+    let acquire = |alone: bool| {
+        let dropped = if alone { " -- unless alone" } else { " -- if alone" };
+        let text = include_str!("../../sql/acquire.sql");
+        let text: String = text.lines().filter(|line| !line.ends_with(dropped)).flat_map(|line| [line, "\n"]).collect();
+        statement(&text, &[":key", "'fence:' || :key", ":id", "30000", ":key", "false", "NULL"])
+    };
+    let variables = "\\set key :client_id\n\\set id random(1, 9000000000000000000)\n";
+    match way {
+        Way::OneStatement => format!("{variables}{};\n{release};\n", acquire(true)),
+        Way::Transaction => {
+            let gate = statement(include_str!("../../sql/acquire_gate.sql"), &[":key", "'1000'", "'5000'"]);
+            let bounds_gate = statement(include_str!("../../sql/bounds_gate.sql"), &["'1000'", "'5000'"]);
+            let (begin, acquire) = (include_str!("../../sql/begin.sql").trim(), acquire(false));
+            format!(
+                "{variables}\\startpipeline\n{begin};\n{gate};\n{acquire};\nCOMMIT;\n\\endpipeline\n\
+                 \\startpipeline\n{begin};\n{bounds_gate};\n{release};\nCOMMIT;\n\\endpipeline\n"
+            )
+        }
+    }
 }
 
 fn release_sql() -> String {
@@ -76,7 +93,8 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
 /// The statement with table names and pgbench's variables put in; parameters from the highest down, so that $1 does not
 /// hit $10.
 fn statement(text: &str, values: &[&str]) -> String {
-    let lines = text.lines().filter(|line| !line.trim_start().starts_with("--") && !line.contains(" -- unless "));
+    let lines =
+        text.lines().filter(|line| !line.trim_start().starts_with("--") && !line.ends_with(" -- unless holder"));
     let lines: Vec<&str> = lines.map(|line| line.split(" -- ").next().unwrap_or(line)).collect();
     let mut text =
         lines.join(" ").replace("{locks}", "syncguard_locks").replace("{fences}", "syncguard_fence_counters");
@@ -94,9 +112,9 @@ pub(crate) fn report_notify(server: &PostgresServer, choice: Choice) {
     for clients in [1, 8, 32] {
         let (mut probing, mut always) = (Vec::new(), Vec::new());
         for _ in 0..choice.rounds {
-            let never = pairs(server, clients, choice, Notify::Never);
-            probing.push(pairs(server, clients, choice, Notify::IfWaited) / never);
-            always.push(pairs(server, clients, choice, Notify::Always) / never);
+            let never = pairs(server, clients, choice, Way::OneStatement, Notify::Never);
+            probing.push(pairs(server, clients, choice, Way::OneStatement, Notify::IfWaited) / never);
+            always.push(pairs(server, clients, choice, Way::OneStatement, Notify::Always) / never);
         }
         let ((ask, ask_low, ask_high), (all, all_low, all_high)) = (median(&mut probing), median(&mut always));
         println!(

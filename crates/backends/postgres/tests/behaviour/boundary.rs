@@ -29,6 +29,15 @@ enum Who {
     Broken,
 }
 
+/// How ours are sent.
+#[derive(Clone, Copy)]
+enum Way {
+    /// On connections of the backend's own.
+    OneStatement,
+    /// On a pool that was brought along, as behind a pooler.
+    Transaction,
+}
+
 #[derive(Default, Debug)]
 struct Tally {
     extended: AtomicU32,
@@ -45,12 +54,23 @@ struct Arena {
 }
 
 impl Arena {
-    async fn new() -> Arc<Self> {
+    async fn new(way: Way) -> Arc<Self> {
         // Many connections, so a server of its own.
         let server = PostgresServer::start(PostgresOptions::new());
         let (url, tables) = (server.url(), Tables::fresh());
         // A busy machine may keep a client that speaks in eight round trips from its turn for long.
-        let backend = tables.at(&url).pool_size(32).lock_timeout(PATIENCE).connect().await.unwrap();
+        let builder = tables.at(&url).pool_size(32).lock_timeout(PATIENCE);
+        let backend = match way {
+            Way::OneStatement => builder.connect().await.unwrap(),
+            Way::Transaction => {
+                let mut config = deadpool_postgres::Config::new();
+                config.url = Some(url.clone());
+                config.pool = Some(deadpool_postgres::PoolConfig::new(32));
+                let runtime = Some(deadpool_postgres::Runtime::Tokio1);
+                let pool = config.create_pool(runtime, tokio_postgres::NoTls).unwrap();
+                tables.builder().lock_timeout(PATIENCE).connect_with_pool(pool).await.unwrap()
+            }
+        };
         let mut literal = Vec::new();
         for _ in 0..KEYS_AT_ONCE {
             literal.push([Mutex::new(sql(&url).await), Mutex::new(sql(&url).await)]);
@@ -117,8 +137,8 @@ async fn sleep_until(millis: i64) {
     }
 }
 
-async fn race(extender: Who, acquirer: Who, trials: usize) -> Arc<Arena> {
-    let arena = Arena::new().await;
+async fn race(way: Way, extender: Who, acquirer: Who, trials: usize) -> Arc<Arena> {
+    let arena = Arena::new(way).await;
     for round in 0..trials / KEYS_AT_ONCE {
         let mut running = tokio::task::JoinSet::new();
         for lane in 0..KEYS_AT_ONCE {
@@ -141,24 +161,29 @@ fn assert_never_both(arena: &Arc<Arena>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_extend_and_an_acquire_never_both_succeed_in_1000_trials() {
-    assert_never_both(&race(Who::Ours, Who::Ours, 1000).await);
+    assert_never_both(&race(Way::OneStatement, Who::Ours, Who::Ours, 1000).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extend_and_an_acquire_in_transactions_never_both_succeed_in_500_trials() {
+    assert_never_both(&race(Way::Transaction, Who::Ours, Who::Ours, 500).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_and_a_literal_extend_never_both_succeed_in_1000_trials() {
-    assert_never_both(&race(Who::Literal, Who::Ours, 1000).await);
+    assert_never_both(&race(Way::OneStatement, Who::Literal, Who::Ours, 1000).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_extend_and_the_originals_acquire_never_both_succeed_in_500_trials() {
-    assert_never_both(&race(Who::Ours, Who::Original, 500).await);
+    assert_never_both(&race(Way::OneStatement, Who::Ours, Who::Original, 500).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_row_lock_both_succeed_so_the_trials_can_fail() {
     let mut both = 0;
     for _ in 0..4 {
-        both += race(Who::Literal, Who::Broken, 500).await.tally.both.load(Ordering::Relaxed);
+        both += race(Way::OneStatement, Who::Literal, Who::Broken, 500).await.tally.both.load(Ordering::Relaxed);
         if both > 0 {
             break;
         }
