@@ -27,12 +27,14 @@
 //! # }
 //! ```
 
+mod pace;
 mod watch;
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
+pub use pace::Pace;
 pub use watch::{Transition, TransitionKind, Watch};
 
 use crate::{Fence, FenceToken, LockId, LockInfo, Result, WakeHint};

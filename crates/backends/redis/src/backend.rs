@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::aio::ConnectionLike;
+use syncguard_core::inspect::Pace;
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, AskOutcome, Capabilities, Counts, ExtendOutcome, Fence, HealthReport, Inspect,
-    Inspector, Key, ListRequest, LockBackend, LockError, LockId, LockInfo, Lookup, Page, ReleaseOutcome, Result,
-    TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Inspector, Key, LockBackend,
+    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::{RedisAddress, RedisBuilder};
 use crate::health;
 use crate::listener::{Channels, Listener, Topics};
-use crate::operations::pace::Pace;
 use crate::operations::{Operations, purge};
 use crate::own_locks::OwnLocks;
 use crate::router::Router;
@@ -34,7 +33,7 @@ use crate::router::Router;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct RedisBackend(Arc<Operations>);
+pub struct RedisBackend(pub(crate) Arc<Operations>);
 
 impl RedisBackend {
     /// Connects to the server that a URL names; `docs/backends/redis.md` lists the schemes and options.
@@ -163,28 +162,6 @@ impl LockBackend for RedisBackend {
 
     fn new_lock_id(&self, key: &Key) -> LockId {
         self.0.names.lock_id(key)
-    }
-}
-
-impl Inspect<Fence> for RedisBackend {
-    async fn list(&self, request: ListRequest<'_>) -> Result<Page> {
-        self.0.list(request).await
-    }
-
-    async fn count(&self) -> Result<Counts> {
-        self.0.count().await
-    }
-
-    async fn ask(&self, lock_id: &LockId) -> Result<AskOutcome> {
-        self.0.ask(lock_id).await
-    }
-
-    /// Releases are heard; acquisitions and renewals are not published, and watchers find them by their schedule.
-    async fn changes(&self) -> WakeHint {
-        match &self.0.overhearer {
-            Some(overhearer) => overhearer.subscribe(&self.0.names.pattern("")).await,
-            None => WakeHint::never(),
-        }
     }
 }
 

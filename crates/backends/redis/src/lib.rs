@@ -19,6 +19,7 @@ mod cluster;
 mod connect;
 mod error;
 mod health;
+mod inspect;
 mod listener;
 mod names;
 mod operations;

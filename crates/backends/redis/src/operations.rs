@@ -5,9 +5,7 @@
 
 mod acquire;
 mod extend;
-mod inspect;
 mod lookup;
-pub(crate) mod pace;
 pub(crate) mod purge;
 mod release;
 pub(crate) mod scan;
@@ -17,6 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use redis::Cmd;
+use syncguard_core::inspect::Pace;
 use syncguard_core::time::TOLERANCE_MS;
 use syncguard_core::{LockId, Result, Ttl};
 
@@ -44,7 +43,7 @@ pub(crate) struct Operations {
     /// Hears all releases, for those who watch. Apart, because a user may be forbidden this and not the other.
     pub(crate) overhearer: Option<Listener>,
     /// Shared by all listings, so that several together are no faster than one.
-    pub(crate) pace: pace::Pace,
+    pub(crate) pace: Pace,
     pub(crate) publish: AtomicBool,
 }
 
@@ -55,7 +54,7 @@ impl Operations {
     }
 
     /// The storage name of an id's lock: remembered, or read from the index.
-    async fn locate(&self, lock_id: &LockId) -> Result<Option<(Arc<str>, String)>> {
+    pub(crate) async fn locate(&self, lock_id: &LockId) -> Result<Option<(Arc<str>, String)>> {
         let index = self.names.index(lock_id);
         if let Some(lock) = self.own_locks.name(lock_id) {
             return Ok(Some((lock, index)));

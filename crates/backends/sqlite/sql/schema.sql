@@ -1,7 +1,8 @@
 -- The tables of a fresh file. Arguments: none. Answers: none.
 --
--- Columns as in the Postgres layout, plus `label`. STRICT keeps a foreign writer from storing text where a number
--- must be; WITHOUT ROWID saves one B-tree per lock.
+-- Columns as in the Postgres layout, plus what is told to people: `label`, and the columns of `holder_columns.sql`, which
+-- files of the first version lack. STRICT keeps a foreign writer from storing text where a number must be; WITHOUT ROWID
+-- saves one B-tree per lock.
 CREATE TABLE syncguard_locks (
     key            TEXT    NOT NULL PRIMARY KEY,
     lock_id        TEXT    NOT NULL,
@@ -9,7 +10,10 @@ CREATE TABLE syncguard_locks (
     acquired_at_ms INTEGER NOT NULL,
     fence          TEXT    NOT NULL,
     user_key       TEXT    NOT NULL,
-    label          TEXT
+    label          TEXT,
+    holder_id      TEXT,
+    ttl_ms         INTEGER,
+    asked          INTEGER
 ) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX idx_syncguard_locks_lock_id ON syncguard_locks (lock_id);

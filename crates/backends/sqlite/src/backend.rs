@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend,
-    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Inspector, Key,
+    LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::SqliteBuilder;
@@ -81,12 +81,12 @@ impl SqliteBackend {
         &self.pool
     }
 
-    async fn write(&self, operation: Operation) -> Result<Answer> {
+    pub(crate) async fn write(&self, operation: Operation) -> Result<Answer> {
         self.pool.write(operation, &self.clock).await
     }
 }
 
-fn crossed() -> LockError {
+pub(crate) fn crossed() -> LockError {
     LockError::internal("the writer answered another question")
 }
 
@@ -199,6 +199,10 @@ impl LockBackend for SqliteBackend {
 
     async fn health(&self) -> HealthReport {
         health::report(self).await
+    }
+
+    fn inspector(&self) -> Option<Inspector> {
+        Some(Inspector::new(self.clone()))
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

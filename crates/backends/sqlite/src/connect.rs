@@ -1,7 +1,8 @@
 //! Is this file ours, and how is a connection to it set up?
 //!
 //! A file is ours by its `application_id`, readable by its `user_version`. An empty file becomes ours in one
-//! transaction, so a crash leaves either nothing or everything. Anything else is refused before a byte of it changes.
+//! transaction, so a crash leaves either nothing or everything; one of an earlier version gets the columns that it lacks
+//! in the same way. Anything else is refused before a byte of it changes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,6 +19,10 @@ pub(crate) const APPLICATION_ID: i32 = 0x5347_4c4b;
 
 /// The newest layout that this code reads and the one it writes.
 pub(crate) const VERSION: i32 = 1;
+
+const SCHEMA: &str = include_str!("../sql/schema.sql");
+const HOLDER_COLUMNS: &str = include_str!("../sql/holder_columns.sql");
+const HAS_HOLDER_COLUMNS: &str = include_str!("../sql/has_holder_columns.sql");
 
 // Our own writers queue before they get here. What is left to wait for is a foreign program or a recovery.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,14 +49,16 @@ pub(crate) struct Unclaimed {
 pub(crate) fn open(path: &Path) -> Result<Unclaimed, Fault> {
     let db = connect(path)?;
     let is_ready = match look_at_once(path, &db)? {
-        Found::Ours => journal_mode(&db).map_err(|error| Fault::while_opening(path, &error))? == "wal",
+        Found::Ours { is_complete } => {
+            is_complete && journal_mode(&db).map_err(|error| Fault::while_opening(path, &error))? == "wal"
+        }
         Found::Empty => false,
     };
     Ok(Unclaimed { db, is_ready })
 }
 
 impl Unclaimed {
-    /// Makes the file ours if it was empty.
+    /// Makes the file ours if it was empty, and complete if an earlier version made it.
     pub(crate) fn claim(self, path: &Path, queue: &mut Queue) -> Result<Connection, Fault> {
         if !self.is_ready {
             let _turn = queue.enter_within(CALL_LIMIT)?;
@@ -72,7 +79,10 @@ fn look_at_once(path: &Path, db: &Connection) -> Result<Found, Fault> {
 }
 
 enum Found {
-    Ours,
+    Ours {
+        /// Whether it has every column that this version writes.
+        is_complete: bool,
+    },
     Empty,
 }
 
@@ -84,7 +94,7 @@ fn look(path: &Path, db: &Connection) -> Result<Found, Fault> {
     let version = number("PRAGMA user_version").map_err(opening)?;
     if application == APPLICATION_ID {
         if version == VERSION {
-            return Ok(Found::Ours);
+            return Ok(Found::Ours { is_complete: number(HAS_HOLDER_COLUMNS).map_err(opening)? == 1 });
         }
         return Err(Fault::invalid(format!("{shown} has layout {version}, this program knows {VERSION}"))
             .hint("use a newer syncguard for this file, or another file"));
@@ -108,9 +118,11 @@ fn make_ours(path: &Path, db: &Connection) -> Result<(), Fault> {
     db.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(opening)?;
     let result = look(path, db).and_then(|found| match found {
         // Another process was quicker.
-        Found::Ours => Ok(()),
+        Found::Ours { is_complete: true } => Ok(()),
+        // The layout keeps its number: programs of the first version go on using the file.
+        Found::Ours { is_complete: false } => db.execute_batch(HOLDER_COLUMNS).map_err(opening),
         Found::Empty => db
-            .execute_batch(include_str!("../sql/schema.sql"))
+            .execute_batch(SCHEMA)
             .and_then(|()| db.pragma_update(None, "application_id", APPLICATION_ID))
             .and_then(|()| db.pragma_update(None, "user_version", VERSION))
             .map_err(opening),

@@ -23,6 +23,7 @@ mod connect;
 mod error;
 mod file;
 mod health;
+mod inspect;
 mod listener;
 mod names;
 mod operations;

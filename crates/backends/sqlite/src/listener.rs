@@ -21,6 +21,9 @@ use watch::Watch;
 const SLOTS: usize = 512;
 const BYTES: usize = SLOTS * size_of::<u64>();
 
+/// The topic of those who watch all locks. A key has at least one byte, so no waiter for a lock shares it.
+pub(crate) const EVERY_KEY: &str = "";
+
 /// The stamps that this process knows of, and its one watch.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -93,10 +96,13 @@ impl Listener {
     }
 }
 
-/// Wakes the waiters of all names in these slots.
+/// Wakes the waiters of all names in these slots, and who watches all locks.
 fn wake_slots(hub: &WakeHub, slots: &[usize]) {
+    if slots.is_empty() {
+        return;
+    }
     for topic in hub.waited_for() {
-        if slots.contains(&slot_of(&topic)) {
+        if *topic == *EVERY_KEY || slots.contains(&slot_of(&topic)) {
             hub.wake(&topic);
         }
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rusqlite::{Connection, OptionalExtension, params};
 use syncguard_core::time::{CLEANUP_GUARD_MS, free_in, is_live};
 use syncguard_core::{
-    AbsentReason, AcquireOutcome, Clock, Contention, ExtendOutcome, Extension, Fence, Key, Label, Lease, LockError,
-    LockId, ReleaseOutcome, Timestamp, Ttl,
+    AbsentReason, AcquireOutcome, AskOutcome, Clock, Contention, ExtendOutcome, Extension, Fence, Key, Label, Lease,
+    LockError, LockId, ReleaseOutcome, Timestamp, Ttl,
 };
 
 use crate::row::{Stored, lock_of_id, lock_of_key};
@@ -21,6 +21,7 @@ const RAISE_COUNTER: &str = include_str!("../sql/raise_counter.sql");
 const TAKE: &str = include_str!("../sql/take.sql");
 const FREE: &str = include_str!("../sql/free.sql");
 const RENEW: &str = include_str!("../sql/renew.sql");
+const ASK: &str = include_str!("../sql/ask.sql");
 const PURGE: &str = include_str!("../sql/purge.sql");
 const PURGE_KEY: &str = include_str!("../sql/purge_key.sql");
 
@@ -37,6 +38,9 @@ pub(crate) enum Operation {
     Extend {
         lock_id: LockId,
         ttl: Ttl,
+    },
+    Ask {
+        lock_id: LockId,
     },
     Purge,
     /// Asked for by a look, which does not wait for it.
@@ -64,6 +68,7 @@ pub(crate) enum Answer {
     /// With the name that became free, for waiters.
     Released(ReleaseOutcome, Option<String>),
     Extended(ExtendOutcome),
+    Asked(AskOutcome),
     Purged(u64),
 }
 
@@ -109,7 +114,7 @@ impl Operation {
     /// Whether it must be on the disk before it is answered.
     ///
     /// A fence that was handed out must never be handed out again, and a lease that was promised must not shrink. A
-    /// release or a purge that a power cut undoes is only a lock that its lease ends.
+    /// release or a purge that a power cut undoes is only a lock that its lease ends, a lost mark a question to repeat.
     pub(crate) fn must_survive_a_power_cut(&self) -> bool {
         matches!(self, Self::Acquire(_) | Self::Extend { .. })
     }
@@ -127,6 +132,7 @@ impl Operation {
                 release(db, lock_id, clock.wall()).map(|(outcome, freed)| Answer::Released(outcome, freed))
             }
             Self::Extend { lock_id, ttl } => extend(db, lock_id, *ttl, clock.wall()).map(Answer::Extended),
+            Self::Ask { lock_id } => ask(db, lock_id, clock.wall()).map(Answer::Asked),
             Self::Purge => {
                 let limit = i64::try_from(PURGE_AT_ONCE).unwrap_or(i64::MAX);
                 let removed = db.prepare_cached(PURGE)?.execute(params![newest_dead(clock), limit])?;
@@ -175,6 +181,7 @@ fn acquire(db: &Connection, request: &Acquire, now: Timestamp) -> Result<Acquire
         fence.to_string(),
         request.key.as_str(),
         request.label.as_ref().map(Label::as_str),
+        request.ttl.as_millis(),
     ])?;
     Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)))
 }
@@ -218,9 +225,15 @@ fn extend(db: &Connection, lock_id: &LockId, ttl: Ttl, now: Timestamp) -> Result
         Err(reason) => return Ok(ExtendOutcome::Absent(Some(reason))),
     };
     let expires_at = now.plus(ttl);
-    let changed = db.prepare_cached(RENEW)?.execute(params![held.name, lock_id.as_str(), expires_at.as_millis()])?;
-    expect_one(changed)?;
-    Ok(ExtendOutcome::Extended(Extension::new(expires_at)))
+    let renewal = params![held.name, lock_id.as_str(), expires_at.as_millis(), ttl.as_millis()];
+    expect_one(db.prepare_cached(RENEW)?.execute(renewal)?)?;
+    Ok(ExtendOutcome::Extended(Extension::new(expires_at).asked_for(held.is_asked_for)))
+}
+
+fn ask(db: &Connection, lock_id: &LockId, now: Timestamp) -> Result<AskOutcome, Failure> {
+    let Ok(held) = owned(db, lock_id, now)? else { return Ok(AskOutcome::Absent) };
+    expect_one(db.prepare_cached(ASK)?.execute(params![held.name, lock_id.as_str()])?)?;
+    Ok(AskOutcome::Asked)
 }
 
 /// Nothing is called done that changed nothing: an index that names a row which is not there is damaged.

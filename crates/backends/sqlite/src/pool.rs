@@ -10,13 +10,14 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use rusqlite::Connection;
+use syncguard_core::inspect::Pace;
 use syncguard_core::{Clock, LockError, Result, WakeHint, WakeHub};
 
 use crate::channel::call;
 use crate::connect;
 use crate::error::Fault;
 use crate::file::{self, Files};
-use crate::listener::Listener;
+use crate::listener::{EVERY_KEY, Listener};
 use crate::operations::{Answer, Cleaning, Operation};
 use crate::queue::Queue;
 use crate::writer::{Request, Writer};
@@ -36,6 +37,8 @@ pub(crate) struct Pool {
     reader: OnceLock<Sender<Look>>,
     /// Whether a look is having a dead lock removed now.
     is_cleaning: Arc<AtomicBool>,
+    /// Shared by all listings, so that several together are no faster than one.
+    pub(crate) pace: Pace,
 }
 
 /// Opens the file, or joins who has it open in this process.
@@ -80,6 +83,7 @@ impl Pool {
             writer,
             reader: OnceLock::new(),
             is_cleaning: Arc::default(),
+            pace: Pace::default(),
         };
         let thread = Writer {
             db,
@@ -148,7 +152,7 @@ impl Pool {
 
     /// Whether a waiter here would hear of a release in another process.
     pub(crate) fn hears_other_processes(&self) -> bool {
-        let _waiter = self.subscribe("");
+        let _waiter = self.subscribe(EVERY_KEY);
         self.listener.is_listening()
     }
 

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use syncguard_core::time::{CLEANUP_GUARD_MS, is_live};
-use syncguard_core::{Fence, Key, Label, LockError, LockId, LockInfo, Timestamp};
+use syncguard_core::{Fence, Key, Label, LockError, LockId, LockInfo, Timestamp, Ttl};
 
 const LOCK_OF_KEY: &str = include_str!("../sql/lock_of_key.sql");
 const LOCK_OF_ID: &str = include_str!("../sql/lock_of_id.sql");
@@ -26,6 +26,9 @@ pub(crate) struct Stored {
     fence: String,
     user_key: String,
     label: Option<String>,
+    ttl: Option<i64>,
+    /// Whether somebody asked this holder to let go.
+    pub(crate) is_asked_for: bool,
 }
 
 pub(crate) fn lock_of_key(db: &Connection, name: &str) -> rusqlite::Result<Option<Stored>> {
@@ -37,7 +40,7 @@ pub(crate) fn lock_of_id(db: &Connection, lock_id: &LockId) -> rusqlite::Result<
 }
 
 impl Stored {
-    fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+    pub(crate) fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             name: row.get(0)?,
             lock_id: row.get(1)?,
@@ -46,6 +49,9 @@ impl Stored {
             fence: row.get(4)?,
             user_key: row.get(5)?,
             label: row.get(6)?,
+            // Decoration, as the label: what cannot be read is left out.
+            ttl: row.get(7).unwrap_or_default(),
+            is_asked_for: row.get::<_, Option<bool>>(8).ok().flatten().unwrap_or(false),
         })
     }
 
@@ -75,7 +81,8 @@ impl Stored {
         // A label is decoration: one that cannot be read hides nothing that matters.
         let label = self.label.and_then(|label| Label::new(label).ok());
         let info = LockInfo::new(key, owner, fence, self.acquired_at, self.expires_at, now);
-        Ok(Some(info.with_label(label)))
+        let ttl = self.ttl.and_then(|millis| Ttl::from_millis(millis).ok());
+        Ok(Some(info.with_label(label).with_ttl(ttl).with_asked_for(self.is_asked_for)))
     }
 }
 

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 
 use rusqlite::Connection;
-use syncguard_core::{Clock, LockError, Result, WakeHub};
+use syncguard_core::{AcquireOutcome, Clock, LockError, Result, WakeHub};
 
 use crate::channel::Ticket;
 use crate::error::Fault;
 use crate::file::Files;
-use crate::listener::Listener;
+use crate::listener::{EVERY_KEY, Listener};
 use crate::operations::{Answer, Failure, Operation};
 use crate::queue::Queue;
 
@@ -176,11 +176,21 @@ impl Writer {
     }
 
     fn wake_waiters(&self, drafts: &[Draft]) {
+        let mut changed = false;
         for draft in drafts {
-            if let Some(Ok(Answer::Released(_, Some(freed)))) = draft {
-                self.hub.wake(freed);
-                self.listener.publish(&self.queue.file(), &self.hub, freed);
+            match draft {
+                Some(Ok(Answer::Released(_, Some(freed)))) => {
+                    self.hub.wake(freed);
+                    self.listener.publish(&self.queue.file(), &self.hub, freed);
+                    changed = true;
+                }
+                Some(Ok(Answer::Acquired(AcquireOutcome::Acquired(_)))) => changed = true,
+                _ => {}
             }
+        }
+        // Other processes hear of releases only: a stamp for every lock that is taken would wake all who wait.
+        if changed {
+            self.hub.wake(EVERY_KEY);
         }
     }
 }

@@ -64,7 +64,8 @@ impl Harness for SqliteHarness {
             other => return Err(Unsupported::because(format!("the harness does not know {other:?}"))),
         };
         loosen(&db);
-        let sql = format!("INSERT INTO syncguard_locks VALUES (?1, ?2, {expiry}, 0, ?3, ?1, NULL)");
+        let columns = "key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key";
+        let sql = format!("INSERT INTO syncguard_locks ({columns}) VALUES (?1, ?2, {expiry}, 0, ?3, ?1)");
         db.execute(&sql, params![key.as_str(), lock_id, fence]).unwrap();
         Ok(())
     }
@@ -89,7 +90,8 @@ impl Harness for SqliteHarness {
 fn loosen(db: &Connection) {
     db.execute_batch(
         "BEGIN IMMEDIATE;
-         CREATE TABLE loose (key PRIMARY KEY, lock_id, expires_at_ms, acquired_at_ms, fence, user_key, label);
+         CREATE TABLE loose (key PRIMARY KEY, lock_id, expires_at_ms, acquired_at_ms, fence, user_key, label, holder_id,
+             ttl_ms, asked);
          INSERT INTO loose SELECT * FROM syncguard_locks;
          DROP TABLE syncguard_locks;
          ALTER TABLE loose RENAME TO syncguard_locks;

@@ -7,6 +7,7 @@ mod support;
 mod clock;
 mod crash;
 mod files;
+mod inspect;
 #[cfg(target_os = "linux")]
 mod leaks;
 mod logs;

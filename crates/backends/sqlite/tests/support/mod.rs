@@ -44,6 +44,13 @@ impl Scene {
         file
     }
 
+    /// Puts a lock there by hand.
+    pub(crate) fn put(&self, name: &str, lock_id: &LockId, expires_at: i64) {
+        let sql = "INSERT INTO syncguard_locks (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
+                   VALUES (?1, ?2, ?3, 0, '000000000000001', ?1)";
+        self.sql().execute(sql, rusqlite::params![name, lock_id.as_str(), expires_at]).unwrap();
+    }
+
     /// A connection past the backend.
     pub(crate) fn sql(&self) -> rusqlite::Connection {
         let db = rusqlite::Connection::open(self.path()).unwrap();

@@ -9,12 +9,14 @@ use std::hash::{Hash, Hasher};
 
 use redis::{Cmd, Pipeline, ServerErrorKind, Value};
 use syncguard_core::{
-    AskOutcome, Counts, Cursor, ErrorCode, Fence, ListRequest, LockError, LockId, LockInfo, Page, Result, Timestamp,
+    AskOutcome, Counts, Cursor, ErrorCode, Fence, Inspect, ListRequest, LockError, LockId, LockInfo, Page, Result,
+    Timestamp, WakeHint,
 };
 use tokio::time::Instant;
 
-use super::{Operations, scan};
+use crate::backend::RedisBackend;
 use crate::error::CallError;
+use crate::operations::{Operations, scan};
 use crate::pool::Pool;
 use crate::reply::{self, Stored};
 use crate::router::Master;
@@ -23,6 +25,28 @@ use crate::script;
 /// So many names are known apart while they are counted. A scan may meet a name twice while the server makes room;
 /// among more names than these that hardly matters, and the memory stays bounded.
 const TOLD_APART: usize = 100_000;
+
+impl Inspect for RedisBackend {
+    async fn list(&self, request: ListRequest<'_>) -> Result<Page> {
+        self.0.list(request).await
+    }
+
+    async fn count(&self) -> Result<Counts> {
+        self.0.count().await
+    }
+
+    async fn ask(&self, lock_id: &LockId) -> Result<AskOutcome> {
+        self.0.ask(lock_id).await
+    }
+
+    /// Releases are heard; acquisitions and renewals are not published, and watchers find them by their schedule.
+    async fn changes(&self) -> WakeHint {
+        match &self.0.overhearer {
+            Some(overhearer) => overhearer.subscribe(&self.0.names.pattern("")).await,
+            None => WakeHint::never(),
+        }
+    }
+}
 
 /// Where a listing goes on.
 struct Place {

@@ -1,8 +1,8 @@
 //! How fast may a listing go?
 //!
-//! A step keeps the server from everything else for about a millisecond. So the steps of this process together take one
-//! part in twenty-five of the time, by how long they took: on a server where others wait, that counts the waiting too.
-//! What has not been used for a while may be used at once, so that a short listing is not held up.
+//! A step keeps a server, or a core of this machine, from everything else for about a millisecond. So the steps of this
+//! process together take one part in twenty-five of the time, by how long they took: where others wait, that counts the
+//! waiting too. What has not been used for a while may be used at once, so that a short listing is not held up.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,21 +15,26 @@ const SHARE: u32 = 25;
 /// How much may be used at once.
 const BURST: Duration = Duration::from_millis(50);
 
-/// When all steps so far are paid for, for all listings of this process.
-#[derive(Default)]
-pub(crate) struct Pace(Mutex<Option<Instant>>);
+/// Paces the steps of listings so that they take one part in twenty-five of the time. For backends: one for all listings
+/// of a backend.
+// Holds when all steps so far are paid for.
+#[derive(Debug, Default)]
+pub struct Pace(Mutex<Option<Instant>>);
 
 impl Pace {
     /// Waits until the next step may begin.
-    pub(crate) async fn wait(&self) {
+    ///
+    /// # Cancel safety
+    /// Dropping it changes nothing.
+    pub async fn wait(&self) {
         let paid = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(begin) = paid.and_then(|paid| paid.checked_sub(BURST * SHARE)) {
             sleep_until(begin).await;
         }
     }
 
-    /// A step took so long.
-    pub(crate) fn took(&self, time: Duration) {
+    /// Counts a step that took so long.
+    pub fn took(&self, time: Duration) {
         let now = Instant::now();
         let mut paid = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *paid = Some(paid.map_or(now, |paid| paid.max(now)) + time * SHARE);
