@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 
 use syncguard_core::listener::stagger::Window;
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend, LockId,
-    LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Inspector, Key,
+    LockBackend, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::FirestoreBuilder;
@@ -119,6 +119,10 @@ impl LockBackend for FirestoreBackend {
 
     async fn health(&self) -> HealthReport {
         self.check_health().await
+    }
+
+    fn inspector(&self) -> Option<Inspector> {
+        Some(Inspector::new(self.clone()))
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

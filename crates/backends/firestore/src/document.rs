@@ -1,8 +1,9 @@
 //! What do the two documents of a lock look like?
 //!
 //! `locks/{id}` holds `lockId`, `expiresAtMs`, `acquiredAtMs`, `key`, `fence`; `fence_counters/{id}` holds `fence` and
-//! `keyDebug`. Exactly these fields, as the TypeScript original writes them, so that both may share a lock. Reading is
-//! strict: a document that is not a lock is an error that names the field, never a guess.
+//! `keyDebug`. Exactly these fields, as the TypeScript original writes them, so that both may share a lock, and one more
+//! that the original does not look at: `holder`, for people. Reading is strict: a document that is not a lock is an error
+//! that names the field, never a guess.
 
 use std::collections::HashMap;
 
@@ -10,14 +11,18 @@ use googleapis_tonic_google_firestore_v1::google::firestore::v1 as proto;
 use proto::precondition::ConditionType;
 use proto::value::ValueType;
 use proto::write::Operation;
-use syncguard_core::{Fence, Key, LockError, LockId, Result, Timestamp};
+use syncguard_core::{Fence, Key, Label, LockError, LockId, LockInfo, Result, Timestamp, Ttl};
 
 pub(crate) const LOCK_ID: &str = "lockId";
 pub(crate) const EXPIRES_AT: &str = "expiresAtMs";
 const ACQUIRED_AT: &str = "acquiredAtMs";
-const KEY: &str = "key";
+pub(crate) const KEY: &str = "key";
 const FENCE: &str = "fence";
 const KEY_DEBUG: &str = "keyDebug";
+const HOLDER: &str = "holder";
+const LABEL: &str = "label";
+const TTL: &str = "ttlMs";
+const ASKED: &str = "asked";
 
 /// A lock as it was read, with the version that a conditional write names.
 #[derive(Clone)]
@@ -29,6 +34,7 @@ pub(crate) struct StoredLock {
     pub(crate) fence: Fence,
     pub(crate) acquired_at: Timestamp,
     pub(crate) expires_at: Timestamp,
+    pub(crate) holder: Holder,
 }
 
 impl StoredLock {
@@ -41,7 +47,60 @@ impl StoredLock {
         let acquired_at = millis(fields, ACQUIRED_AT)?;
         let expires_at = millis(fields, EXPIRES_AT)?;
         let version = document.update_time.ok_or_else(|| damaged("update time", Place::Lock))?;
-        Ok(Self { name: document.name, version, lock_id, key, fence, acquired_at, expires_at })
+        let holder = Holder::read(fields, &lock_id);
+        Ok(Self { name: document.name, version, lock_id, key, fence, acquired_at, expires_at, holder })
+    }
+
+    /// What an onlooker may know.
+    pub(crate) fn into_info(self, now: Timestamp) -> LockInfo {
+        LockInfo::new(self.key, self.lock_id, self.fence, self.acquired_at, self.expires_at, now)
+            .with_label(self.holder.label)
+            .with_ttl(self.holder.ttl)
+            .with_asked_for(self.holder.is_asked_for)
+    }
+}
+
+/// What is told to people about a holder.
+#[derive(Clone, Default)]
+pub(crate) struct Holder {
+    pub(crate) label: Option<Label>,
+    /// The length of the present lease.
+    pub(crate) ttl: Option<Ttl>,
+    pub(crate) is_asked_for: bool,
+}
+
+impl Holder {
+    /// Reads the field if it was written for this lock id: whoever merges fields into the document may have left a former
+    /// holder's. It decides nothing, so what cannot be read is left out.
+    fn read(fields: &HashMap<String, proto::Value>, lock_id: &LockId) -> Self {
+        let Some(ValueType::MapValue(map)) = value(fields, HOLDER) else { return Self::default() };
+        let word = |name| match value(&map.fields, name) {
+            Some(ValueType::StringValue(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        if word(LOCK_ID) != Some(lock_id.as_str()) {
+            return Self::default();
+        }
+        let ttl = match value(&map.fields, TTL) {
+            Some(ValueType::IntegerValue(millis)) => Ttl::from_millis(*millis).ok(),
+            _ => None,
+        };
+        let is_asked_for = matches!(value(&map.fields, ASKED), Some(ValueType::BooleanValue(true)));
+        Self { label: word(LABEL).and_then(|label| Label::new(label).ok()), ttl, is_asked_for }
+    }
+
+    fn write(&self, lock_id: &LockId) -> proto::Value {
+        let mut fields = HashMap::from([(LOCK_ID.to_owned(), string(lock_id.as_str()))]);
+        if let Some(label) = &self.label {
+            fields.insert(LABEL.to_owned(), string(label.as_str()));
+        }
+        if let Some(ttl) = self.ttl {
+            fields.insert(TTL.to_owned(), integer(ttl.as_millis()));
+        }
+        if self.is_asked_for {
+            fields.insert(ASKED.to_owned(), proto::Value { value_type: Some(ValueType::BooleanValue(true)) });
+        }
+        proto::Value { value_type: Some(ValueType::MapValue(proto::MapValue { fields })) }
     }
 }
 
@@ -94,6 +153,7 @@ pub(crate) struct NewLock<'a> {
     pub(crate) fence: Fence,
     pub(crate) acquired_at: Timestamp,
     pub(crate) expires_at: Timestamp,
+    pub(crate) holder: Holder,
 }
 
 impl NewLock<'_> {
@@ -105,6 +165,7 @@ impl NewLock<'_> {
             (FENCE.to_owned(), string(&self.fence.to_string())),
             (ACQUIRED_AT.to_owned(), integer(self.acquired_at.as_millis())),
             (EXPIRES_AT.to_owned(), integer(self.expires_at.as_millis())),
+            (HOLDER.to_owned(), self.holder.write(self.lock_id)),
         ]);
         conditional(Operation::Update(document(name, fields)), read)
     }
@@ -123,10 +184,24 @@ pub(crate) fn write_counter(
 }
 
 /// Replaces the lease of a lock, if it is still as it was read.
-pub(crate) fn write_expiry(lock: &StoredLock, expires_at: Timestamp) -> proto::Write {
-    let fields = HashMap::from([(EXPIRES_AT.to_owned(), integer(expires_at.as_millis()))]);
+pub(crate) fn write_lease(lock: &StoredLock, expires_at: Timestamp, ttl: Ttl) -> proto::Write {
+    let holder = Holder { ttl: Some(ttl), ..lock.holder.clone() };
+    let expiry = (EXPIRES_AT, integer(expires_at.as_millis()));
+    write_fields(lock, [expiry, (HOLDER, holder.write(&lock.lock_id))])
+}
+
+/// Marks a lock as asked for, if it is still as it was read.
+pub(crate) fn write_mark(lock: &StoredLock) -> proto::Write {
+    let holder = Holder { is_asked_for: true, ..lock.holder.clone() };
+    write_fields(lock, [(HOLDER, holder.write(&lock.lock_id))])
+}
+
+/// Replaces some fields of a lock and leaves all others, if it is still as it was read.
+fn write_fields<const N: usize>(lock: &StoredLock, fields: [(&str, proto::Value); N]) -> proto::Write {
+    let field_paths = fields.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let mut write = conditional(Operation::Update(document(lock.name.clone(), fields)), Some(lock.version));
-    write.update_mask = Some(proto::DocumentMask { field_paths: vec![EXPIRES_AT.to_owned()] });
+    write.update_mask = Some(proto::DocumentMask { field_paths });
     write
 }
 
@@ -162,15 +237,19 @@ enum Place {
     Counter,
 }
 
+fn value<'a>(fields: &'a HashMap<String, proto::Value>, field: &str) -> Option<&'a ValueType> {
+    fields.get(field).and_then(|value| value.value_type.as_ref())
+}
+
 fn text<'a>(fields: &'a HashMap<String, proto::Value>, field: &'static str, place: Place) -> Result<&'a str> {
-    match fields.get(field).and_then(|value| value.value_type.as_ref()) {
+    match value(fields, field) {
         Some(ValueType::StringValue(text)) => Ok(text),
         _ => Err(damaged(field, place)),
     }
 }
 
 fn millis(fields: &HashMap<String, proto::Value>, field: &'static str) -> Result<Timestamp> {
-    match fields.get(field).and_then(|value| value.value_type.as_ref()) {
+    match value(fields, field) {
         Some(ValueType::IntegerValue(millis)) => Ok(Timestamp::from_millis(*millis)),
         // JavaScript has one kind of number, and some of its clients store it as a double.
         Some(ValueType::DoubleValue(millis)) => whole(*millis).ok_or_else(|| damaged(field, Place::Lock)),

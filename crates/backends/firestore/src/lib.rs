@@ -26,6 +26,7 @@ mod connect;
 mod document;
 mod error;
 mod health;
+mod inspect;
 mod listener;
 mod names;
 mod operations;

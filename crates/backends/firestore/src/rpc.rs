@@ -1,7 +1,7 @@
 //! How is Firestore spoken to?
 //!
-//! Four calls, each bounded by the operation's deadline: read documents by name, find locks by a field, write on
-//! conditions, listen. No server-side transaction is ever opened, so a client that dies leaves nothing locked behind.
+//! A few calls, each bounded by the operation's deadline: read documents by name, find locks by a field, count them, write
+//! on conditions, listen. No server-side transaction is ever opened, so a client that dies leaves nothing locked behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,9 @@ use crate::builder::FirestoreBuilder;
 use crate::error::{Kind, RpcError};
 use crate::pool::{Connection, Patience, Pool};
 use crate::skew::{ClockOffset, GRANULARITY_MS, Sent, Skew};
+
+/// What the server calls the answer to a question for a number.
+const COUNT: &str = "count";
 
 /// The calls to one database.
 #[derive(Clone, Debug)]
@@ -132,15 +135,20 @@ impl Rpc {
             value: Some(value),
         };
         let structured = proto::StructuredQuery {
-            from: vec![query::CollectionSelector { collection_id: collection.to_owned(), all_descendants: false }],
+            from: vec![collection_of(collection)],
             r#where: Some(query::Filter { filter_type: Some(query::filter::FilterType::FieldFilter(filter)) }),
             limit,
             ..Default::default()
         };
-        self.ask(patience, |connection| self.find_on(connection, structured.clone(), patience)).await
+        self.query(structured, patience).await
     }
 
-    async fn find_on(
+    /// Runs a query.
+    pub(crate) async fn query(&self, query: proto::StructuredQuery, patience: Patience) -> Result<Found, RpcError> {
+        self.ask(patience, |connection| self.query_on(connection, query.clone(), patience)).await
+    }
+
+    async fn query_on(
         &self,
         connection: Connection,
         query: proto::StructuredQuery,
@@ -165,6 +173,42 @@ impl Rpc {
         let Some(time) = &found.read_time else { return Err(RpcError::new(Kind::BadReply)) };
         self.skew.observe(sent, time, &*self.clock);
         Ok(found)
+    }
+
+    /// How many documents a query would find. Billed by the thousand, not by the document.
+    pub(crate) async fn count(&self, query: proto::StructuredQuery, patience: Patience) -> Result<u64, RpcError> {
+        self.ask(patience, |connection| self.count_on(connection, query.clone(), patience)).await
+    }
+
+    async fn count_on(
+        &self,
+        connection: Connection,
+        query: proto::StructuredQuery,
+        patience: Patience,
+    ) -> Result<u64, RpcError> {
+        use proto::run_aggregation_query_request::QueryType;
+        use proto::structured_aggregation_query::{self as aggregated, Aggregation, aggregation};
+        let count = aggregation::Operator::Count(aggregation::Count { up_to: None });
+        let message = proto::RunAggregationQueryRequest {
+            parent: format!("{}/documents", self.database),
+            query_type: Some(QueryType::StructuredAggregationQuery(proto::StructuredAggregationQuery {
+                aggregations: vec![Aggregation { alias: COUNT.to_owned(), operator: Some(count) }],
+                query_type: Some(aggregated::QueryType::StructuredQuery(query)),
+            })),
+            ..Default::default()
+        };
+        let request = self.request(&connection.auth, message, patience.deadline).await?;
+        let unanswered = self.pool.watch(connection.number, patience);
+        let mut answers = FirestoreClient::new(connection.channel).run_aggregation_query(request).await?.into_inner();
+        let mut counted = None;
+        while let Some(answer) = answers.message().await? {
+            let value = answer.result.and_then(|mut result| result.aggregate_fields.remove(COUNT));
+            if let Some(proto::value::ValueType::IntegerValue(count)) = value.and_then(|value| value.value_type) {
+                counted = u64::try_from(count).ok();
+            }
+        }
+        unanswered.answered();
+        counted.ok_or_else(|| RpcError::new(Kind::BadReply))
     }
 
     /// Whether a collection has documents in collections below it, as far as its first page tells.
@@ -271,6 +315,11 @@ impl Rpc {
         signed.unwrap_or_else(|_| Err(RpcError::new(Kind::NoToken(true))))?;
         Ok(request)
     }
+}
+
+/// The documents of a collection, and not those of collections below it.
+pub(crate) fn collection_of(name: &str) -> query::CollectionSelector {
+    query::CollectionSelector { collection_id: name.to_owned(), all_descendants: false }
 }
 
 /// Documents read by name, and the server's time.

@@ -8,7 +8,7 @@ use syncguard_core::{
 };
 
 use crate::backend::FirestoreBackend;
-use crate::document::{NewLock, StoredCounter, StoredLock, expect_key, refuse_clash, write_counter};
+use crate::document::{Holder, NewLock, StoredCounter, StoredLock, expect_key, refuse_clash, write_counter};
 use crate::names::DocumentIds;
 use crate::rpc::Answer;
 
@@ -36,6 +36,7 @@ impl FirestoreBackend {
                 fence: grant.fence,
                 acquired_at: now,
                 expires_at: now.plus(request.ttl),
+                holder: Holder { label: request.label.cloned(), ttl: Some(request.ttl), is_asked_for: false },
             };
             // Both documents were read, so both writes name the version that was seen.
             let writes = vec![

@@ -3,7 +3,7 @@
 use syncguard_core::{ExtendOutcome, Extension, LockId, Result, Ttl};
 
 use crate::backend::FirestoreBackend;
-use crate::document::{delete, write_expiry};
+use crate::document::{delete, write_lease};
 
 impl FirestoreBackend {
     pub(crate) async fn extend_lock(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
@@ -12,10 +12,13 @@ impl FirestoreBackend {
             let owned = self.find_owned(lock_id, &retry).await?;
             let Some(lock) = &owned.live else { return Ok(ExtendOutcome::Absent(Some(owned.absent()))) };
             let expires_at = owned.now.plus(ttl);
-            let mut writes = vec![write_expiry(lock, expires_at)];
+            let mut writes = vec![write_lease(lock, expires_at, ttl)];
             writes.extend(owned.leftovers().map(delete));
             match self.rpc.commit(writes, retry.patience).await {
-                Ok(()) => return Ok(ExtendOutcome::Extended(Extension::new(expires_at))),
+                Ok(()) => {
+                    let extension = Extension::new(expires_at).asked_for(lock.holder.is_asked_for);
+                    return Ok(ExtendOutcome::Extended(extension));
+                }
                 Err(error) => retry.write_failed(error).await?,
             }
         }

@@ -1,7 +1,7 @@
 //! Who holds a key, as seen by an onlooker?
 
 use syncguard_core::time::is_live;
-use syncguard_core::{Key, LockId, LockInfo, Result, Timestamp};
+use syncguard_core::{Key, LockId, LockInfo, Result};
 
 use super::cleanup::earlier;
 use crate::backend::FirestoreBackend;
@@ -22,12 +22,12 @@ impl FirestoreBackend {
     pub(crate) async fn lookup_key(&self, key: &Key) -> Result<Option<LockInfo>> {
         let lock = self.read_lock(key).await?;
         let now = self.now();
-        Ok(lock.filter(|(lock, _)| is_live(lock.expires_at, now)).map(|(lock, _)| info(lock, now)))
+        Ok(lock.filter(|(lock, _)| is_live(lock.expires_at, now)).map(|(lock, _)| lock.into_info(now)))
     }
 
     pub(crate) async fn lookup_lock_id(&self, lock_id: &LockId) -> Result<Option<LockInfo>> {
         let owned = self.find_owned(lock_id, &self.begin()).await?;
-        Ok(owned.live.map(|lock| info(lock, owned.now)))
+        Ok(owned.live.map(|lock| lock.into_info(owned.now)))
     }
 
     async fn read_lock(&self, key: &Key) -> Result<Option<(StoredLock, Option<prost_types::Timestamp>)>> {
@@ -39,8 +39,4 @@ impl FirestoreBackend {
         expect_key(&lock.key, key)?;
         Ok(Some((lock, read.read_time)))
     }
-}
-
-fn info(lock: StoredLock, now: Timestamp) -> LockInfo {
-    LockInfo::new(lock.key, lock.lock_id, lock.fence, lock.acquired_at, lock.expires_at, now)
 }

@@ -40,7 +40,7 @@ impl FirestoreBackend {
     pub(crate) async fn find_owned(&self, lock_id: &LockId, retry: &WriteRetry) -> Result<Owned> {
         let filter = (LOCK_ID, Operator::Equal, string(lock_id.as_str()));
         let found = self.rpc.find(&self.options.collection, filter, None, retry.patience).await;
-        let found = found.map_err(|error| self.explain_query(error, retry))?;
+        let found = found.map_err(|error| self.explain_query(error, LOCK_ID, retry))?;
         let now = self.now();
         let mut owned = Owned { live: None, dead: Vec::new(), now, cleanup_now: earlier(now, found.read_time) };
         let mut live = 0_u32;
@@ -69,13 +69,13 @@ impl FirestoreBackend {
     }
 
     /// A query that fails on a precondition lacks its index.
-    fn explain_query(&self, error: RpcError, retry: &WriteRetry) -> LockError {
+    pub(crate) fn explain_query(&self, error: RpcError, field: &str, retry: &WriteRetry) -> LockError {
         if error.kind != Kind::Answered(tonic::Code::FailedPrecondition) {
             return retry.read_failed(error);
         }
         let (collection, project, database) = (&self.options.collection, &self.options.project, &self.options.database);
-        LockError::invalid("the single-field index on `lockId` is missing").with_hint(format!(
-            "gcloud firestore indexes fields update lockId --collection-group={collection} \
+        LockError::invalid(format!("the single-field index on `{field}` is missing")).with_hint(format!(
+            "gcloud firestore indexes fields update {field} --collection-group={collection} \
              --index=order=ascending --project={project} --database='{database}'"
         ))
     }

@@ -16,7 +16,7 @@ fn sorted(fields: &HashMap<String, impl Sized>) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn the_documents_have_exactly_the_specified_fields() {
+async fn the_documents_have_the_specified_fields_and_one_for_people() {
     let project = Project::start().await;
     let backend = project.backend().await;
     let before = SystemClock.wall().as_millis();
@@ -25,7 +25,7 @@ async fn the_documents_have_exactly_the_specified_fields() {
 
     let raw = project.raw().await;
     let lock = raw.get("locks", "payment:42").await.unwrap();
-    assert_eq!(sorted(&lock), ["acquiredAtMs", "expiresAtMs", "fence", "key", "lockId"]);
+    assert_eq!(sorted(&lock), ["acquiredAtMs", "expiresAtMs", "fence", "holder", "key", "lockId"]);
     assert_eq!(as_text(&lock, "lockId"), id.as_str());
     assert_eq!(as_text(&lock, "key"), "payment:42");
     assert_eq!(as_text(&lock, "fence"), "000000000000001");
@@ -39,7 +39,7 @@ async fn the_documents_have_exactly_the_specified_fields() {
 }
 
 #[tokio::test]
-async fn an_extend_changes_nothing_but_the_expiry_and_a_release_leaves_the_counter() {
+async fn an_extend_changes_nothing_but_the_lease_and_a_release_leaves_the_counter() {
     let project = Project::start().await;
     let (backend, raw) = (project.backend().await, project.raw().await);
     let (id, _) = take(&backend, "k").await;
@@ -49,7 +49,10 @@ async fn an_extend_changes_nothing_but_the_expiry_and_a_release_leaves_the_count
 
     let mut after = raw.get("locks", "k").await.unwrap();
     assert!(as_number(&after, "expiresAtMs") > as_number(&before, "expiresAtMs") + 50_000);
-    after.insert("expiresAtMs".to_owned(), before["expiresAtMs"].clone());
+    assert_ne!(after["holder"], before["holder"], "it tells the length of the lease");
+    for field in ["expiresAtMs", "holder"] {
+        after.insert(field.to_owned(), before[field].clone());
+    }
     assert_eq!(after, before);
 
     backend.release(&id).await.unwrap();

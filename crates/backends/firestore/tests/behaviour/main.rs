@@ -12,6 +12,7 @@ mod connections;
 mod duplicates;
 mod faults;
 mod google;
+mod inspect;
 mod layout;
 mod logs;
 mod network;
