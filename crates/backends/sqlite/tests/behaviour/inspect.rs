@@ -205,7 +205,8 @@ async fn a_writer_that_does_not_know_the_columns_leaves_no_wrong_name_behind() {
     let by_first_version = |lock_id: &LockId| {
         old.take("k", lock_id, None);
     };
-    for take_over in [&by_six_columns as &dyn Fn(&LockId), &by_first_version] {
+    let writers: [&dyn Fn(&LockId); 2] = [&by_six_columns, &by_first_version];
+    for take_over in writers {
         let former = take_labelled(&backend, "k", "ada").await;
         assert_eq!(inspector(&backend).ask(&former).await.unwrap(), AskOutcome::Asked);
         let theirs = LockId::random();
