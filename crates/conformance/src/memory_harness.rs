@@ -10,8 +10,8 @@ use std::time::Duration;
 use syncguard_core::time::Clock;
 use syncguard_core::wake::WakeHint;
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, HealthReport, Key, LockBackend, LockError, LockId,
-    LockInfo, Lookup, MemoryBackend, ReleaseOutcome, Result, Ttl,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, HealthReport, Inspector, Key, LockBackend, LockError,
+    LockId, LockInfo, Lookup, MemoryBackend, ReleaseOutcome, Result, Ttl,
 };
 
 use crate::{Budget, Harness, Poison, Unsupported};
@@ -132,6 +132,10 @@ impl LockBackend for Foreign {
 
     async fn health(&self) -> HealthReport {
         self.memory.health().await
+    }
+
+    fn inspector(&self) -> Option<Inspector> {
+        self.memory.inspector()
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -298,6 +298,14 @@ macro_rules! __for_each_case {
             cleanup::looking_does_not_clean_up_by_default,
             cleanup::cleaning_while_looking_spares_the_living,
             cleanup::cleaning_while_looking_removes_the_dead_and_no_counter,
+            inspect::a_listing_shows_what_is_held_by_the_beginning_of_its_key,
+            inspect::a_listing_and_a_count_pass_over_what_is_over,
+            inspect::a_listing_passes_over_what_is_no_lock,
+            inspect::inspecting_changes_nothing,
+            inspect::a_label_is_shown_and_not_with_the_next_holder,
+            inspect::a_holder_hears_with_its_next_renewal_that_it_was_asked,
+            inspect::a_release_that_is_waited_for_hints_at_a_change,
+            inspect::a_watch_tells_who_came_and_who_left,
         }
     };
 }

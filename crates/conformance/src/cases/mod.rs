@@ -11,6 +11,7 @@ pub mod failure;
 pub mod fences;
 pub mod guard;
 pub mod inputs;
+pub mod inspect;
 pub mod keys;
 pub mod liveness;
 pub mod ownership;

@@ -82,6 +82,14 @@ pub enum Flaw {
     SetUpForgets,
     /// A call that is dropped midway leaves the client locked up.
     DiesWhenDropped,
+    /// A listing shows what is over.
+    ListsTheDead,
+    /// A listing loses a lock between two pages.
+    SkipsBetweenPages,
+    /// Who takes a dead lock over is shown with its label.
+    KeepsAFormerLabel,
+    /// A holder that was asked to let go does not hear of it.
+    TellsNobodyThatItWasAsked,
 }
 
 impl Flaw {
@@ -126,5 +134,9 @@ impl Flaw {
         (Self::LiesAboutTheWait, "a_contended_answer_tells_the_wait_truly"),
         (Self::SetUpForgets, "fences_rise_over_another_set_up"),
         (Self::DiesWhenDropped, "a_crowd_of_dropped_calls_leaves_the_client_usable"),
+        (Self::ListsTheDead, "a_listing_and_a_count_pass_over_what_is_over"),
+        (Self::SkipsBetweenPages, "a_listing_shows_what_is_held_by_the_beginning_of_its_key"),
+        (Self::KeepsAFormerLabel, "a_label_is_shown_and_not_with_the_next_holder"),
+        (Self::TellsNobodyThatItWasAsked, "a_holder_hears_with_its_next_renewal_that_it_was_asked"),
     ];
 }

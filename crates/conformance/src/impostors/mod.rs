@@ -10,15 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncguard_core::time::{CLEANUP_GUARD_MS, Clock, TokioClock, free_in, is_live};
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Extension, Fence, Key, Lease, LockBackend,
-    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl, WakeHint, WakeHub,
+    AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Extension, Fence, Inspector, Key, Label,
+    Lease, LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl,
+    WakeHint, WakeHub,
 };
 
 mod flaw;
-
-use crate::{Budget, Harness, Poison, Unsupported};
+mod harness;
+mod inspect;
 
 pub use flaw::Flaw;
+pub use harness::ImpostorHarness;
 
 /// A backend in memory that is wrong in one way, or in none.
 #[derive(Clone)]
@@ -50,6 +52,9 @@ struct Stored {
     fence: Fence,
     acquired_at: Timestamp,
     expires_at: Timestamp,
+    label: Option<Label>,
+    ttl: Ttl,
+    is_asked_for: bool,
 }
 
 impl fmt::Debug for Impostor {
@@ -151,6 +156,9 @@ impl Impostor {
             fence: Fence::FIRST,
             acquired_at: now,
             expires_at: self.expiry(now, request.ttl),
+            label: request.label.cloned().or_else(|| self.former_label(store, &place)),
+            ttl: request.ttl,
+            is_asked_for: false,
         };
         if self.has(Flaw::LimitLeavesALock) {
             store.places.insert(place.clone(), Place::Lock(stored.clone()));
@@ -260,6 +268,7 @@ impl LockBackend for Impostor {
         }
         if !self.has(Flaw::ForgetsItsWaiters) {
             self.hub.wake(&place);
+            self.hub.wake(inspect::EVERY_PLACE);
         }
         Ok(ReleaseOutcome::Released)
     }
@@ -280,7 +289,16 @@ impl LockBackend for Impostor {
         if owned.is_none() && self.has(Flaw::ExtendCreates) {
             let key = Key::new("k")?;
             let place = self.place(&key);
-            let made = Stored { key, lock_id: lock_id.clone(), fence: Fence::FIRST, acquired_at: now, expires_at: now };
+            let made = Stored {
+                key,
+                lock_id: lock_id.clone(),
+                fence: Fence::FIRST,
+                acquired_at: now,
+                expires_at: now,
+                label: None,
+                ttl,
+                is_asked_for: false,
+            };
             store.places.insert(place.clone(), Place::Lock(made));
             owned = Some(place);
         }
@@ -293,11 +311,13 @@ impl LockBackend for Impostor {
             _ => replaced,
         };
         held.expires_at = expires_at;
+        held.ttl = ttl;
+        let asked = held.is_asked_for && !self.has(Flaw::TellsNobodyThatItWasAsked);
         let key = held.key.clone();
         if self.has(Flaw::ExtendTakesAFence) {
             self.next_fence(&mut store, &key)?;
         }
-        Ok(ExtendOutcome::Extended(Extension::new(expires_at)))
+        Ok(ExtendOutcome::Extended(Extension::new(expires_at).asked_for(asked)))
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {
@@ -336,8 +356,7 @@ impl LockBackend for Impostor {
         if self.has(Flaw::LookupExtends) {
             held.expires_at = Timestamp::from_millis(held.expires_at.as_millis() + 1_000);
         }
-        let Stored { key, lock_id, fence, acquired_at, expires_at } = held.clone();
-        Ok(Some(LockInfo::new(key, lock_id, fence, acquired_at, expires_at, now)))
+        Ok(Some(held.info(now)))
     }
 
     async fn purge_expired(&self) -> Result<u64> {
@@ -349,67 +368,11 @@ impl LockBackend for Impostor {
         self.hub.subscribe(&self.place(key))
     }
 
+    fn inspector(&self) -> Option<Inspector> {
+        Some(Inspector::new(self.clone()))
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(TokioClock)
-    }
-}
-
-/// The harness of an [`Impostor`]. Use it paused.
-#[derive(Debug)]
-pub struct ImpostorHarness(Impostor);
-
-impl ImpostorHarness {
-    /// An impostor with one flaw.
-    pub fn with(flaw: Flaw) -> Self {
-        Self(Impostor::new(Some(flaw)))
-    }
-
-    /// The impostor without a flaw: a correct backend.
-    pub fn honest() -> Self {
-        Self(Impostor::new(None))
-    }
-}
-
-impl Harness for ImpostorHarness {
-    type Backend = Impostor;
-
-    async fn backend(&self) -> Impostor {
-        self.0.clone()
-    }
-
-    async fn elsewhere(&self) -> Impostor {
-        Impostor { namespace: "there", ..self.0.clone() }
-    }
-
-    async fn cleaning(&self) -> Result<Impostor, Unsupported> {
-        Ok(Impostor { cleans: true, ..self.0.clone() })
-    }
-
-    async fn set_counter(&self, key: &Key, value: u64) -> Result<(), Unsupported> {
-        self.0.store().counters.insert(self.0.place(key), value);
-        Ok(())
-    }
-
-    async fn counter(&self, key: &Key) -> Result<Option<u64>, Unsupported> {
-        Ok(self.0.store().counters.get(&self.0.place(key)).copied())
-    }
-
-    async fn poison(&self, key: &Key, _: Poison) -> Result<(), Unsupported> {
-        self.0.store().places.insert(self.0.place(key), Place::Foreign);
-        Ok(())
-    }
-
-    async fn set_up_again(&self) {
-        if self.0.has(Flaw::SetUpForgets) {
-            self.0.store().counters.clear();
-        }
-    }
-
-    async fn restart(&self) -> Result<(), Unsupported> {
-        Ok(())
-    }
-
-    fn budget(&self) -> Budget {
-        Budget { contended_cycles: 1_000, ..Budget::default() }
     }
 }
