@@ -1,10 +1,12 @@
 //! How fast is the embedded backend, and what does each idea in it gain?
 //!
-//! `cargo xtask bench sqlite [-- --quick]`. Machines are shared and noisy: contenders take turns over several rounds,
+//! `cargo xtask bench sqlite [-- --quick] [--only listing]`. Machines are shared and noisy: contenders take turns over several rounds,
 //! and what counts is the median of the ratios inside a round. A pair is an acquire and a release.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a benchmark reads clocks and may stop")]
 
 mod baseline;
+#[path = "../../../../testkit/bench/listing.rs"]
+mod listing;
 mod processes;
 
 use std::path::Path;
@@ -30,9 +32,14 @@ fn main() {
     } else {
         Plan { rounds: 5, sample: Duration::from_secs(1) }
     };
+    let only_listing = std::env::args().any(|argument| argument == "listing");
     let directory = tempfile::tempdir().unwrap();
     println!("idle share at the start: {:.0} %", idle_share() * 100.0);
     println!("fsync of 4 KiB: p50 {} µs", fsync_p50(directory.path()));
+    beside_a_listing(directory.path(), plan, if quick { 2_000 } else { 100_000 });
+    if only_listing {
+        return;
+    }
     throughput(directory.path(), plan);
     processes::latency(directory.path(), plan);
     processes::hand_off(directory.path(), plan);
@@ -67,31 +74,50 @@ fn throughput(directory: &Path, plan: Plan) {
     }
 }
 
+/// With every commit on the disk, and without waiting for it, when the processor is what counts.
+fn beside_a_listing(directory: &Path, plan: Plan, locks: usize) {
+    for (name, synchronous) in [("full", Synchronous::Full), ("normal", Synchronous::Normal)] {
+        println!("\nsynchronous={name}");
+        let path = directory.join(format!("listing-{name}.db"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let backend = SqliteBackend::builder(&path).synchronous(synchronous).connect().await.unwrap();
+            let onlooker = backend.inspector().unwrap();
+            let pairs = async |tasks| pairs_on(&backend, tasks, plan.sample).await;
+            listing::report(&backend, &onlooker, (locks, plan.rounds), pairs).await;
+        });
+    }
+}
+
 fn pairs_per_second(path: &Path, synchronous: Synchronous, tasks: usize, sample: Duration) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let backend = SqliteBackend::builder(path).synchronous(synchronous).connect().await.unwrap();
-        let start = Instant::now();
-        let tasks: Vec<_> = (0..tasks)
-            .map(|task| {
-                let backend = backend.clone();
-                tokio::spawn(async move {
-                    let key = Key::new(format!("task:{task}")).unwrap();
-                    let mut pairs = 0_u32;
-                    while start.elapsed() < sample {
-                        pair(&backend, &key).await;
-                        pairs += 1;
-                    }
-                    pairs
-                })
-            })
-            .collect();
-        let mut pairs = 0;
-        for task in tasks {
-            pairs += task.await.unwrap();
-        }
-        f64::from(pairs) / start.elapsed().as_secs_f64()
+        pairs_on(&backend, tasks, sample).await
     })
+}
+
+async fn pairs_on(backend: &SqliteBackend, tasks: usize, sample: Duration) -> f64 {
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
+            let backend = backend.clone();
+            tokio::spawn(async move {
+                let key = Key::new(format!("task:{task}")).unwrap();
+                let mut pairs = 0_u32;
+                while start.elapsed() < sample {
+                    pair(&backend, &key).await;
+                    pairs += 1;
+                }
+                pairs
+            })
+        })
+        .collect();
+    let mut pairs = 0;
+    for task in tasks {
+        pairs += task.await.unwrap();
+    }
+    f64::from(pairs) / start.elapsed().as_secs_f64()
 }
 
 /// One acquire and one release of a free lock.
