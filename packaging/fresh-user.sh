@@ -35,6 +35,20 @@ expect() {
     esac
 }
 
+# Types `syncguard rel` and Tab at a terminal. A shell that does not complete it says nothing more, and the limit ends it.
+write_zsh() {
+    cat >"$home/complete.zsh" <<'ZSH'
+zmodload zsh/zpty
+zpty shell 'zsh -f -i'
+zpty -w shell "PS1='> ' fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; print rea''dy"
+zpty -r -m shell said '*ready*'
+zpty -w -n shell $'syncguard rel\t'
+zpty -r -m shell said '*release*' && print -r -- "$said"
+zpty -d shell
+ZSH
+    chmod a+r "$home/complete.zsh"
+}
+
 # All that the system knows of us, outside of homes and temporary files.
 traces() {
     find /usr /etc /opt /var/lib /var/cache -xdev -name '*syncguard*' 2>/dev/null | sort
@@ -47,8 +61,7 @@ check_use() {
     expect "$1: man syncguard-run" "hold-at-least" 'man -P cat syncguard-run'
     expect "$1: completion in bash" "release" "bash --norc -c '. $2/share/bash-completion/completions/syncguard
         COMP_WORDS=(syncguard rel) COMP_CWORD=1; _syncguard syncguard rel syncguard; echo \${COMPREPLY[*]}'"
-    expect "$1: completion in zsh" "_syncguard" "zsh -f -c 'fpath=($3 \$fpath); autoload -Uz compinit
-        compinit -u -D; autoload +X _syncguard && echo \$_comps[syncguard]'"
+    expect "$1: completion in zsh" "syncguard release" "timeout 120 zsh -f complete.zsh $3"
 }
 
 dpkg -s syncguard >/dev/null 2>&1 && fail "the package syncguard is installed on this machine already"
@@ -59,6 +72,7 @@ trap clean_up EXIT
 before=$(traces)
 useradd --home-dir "$home" --shell /bin/sh "$user"
 chown "$user:$user" "$home"
+write_zsh
 if as_user 'command -v cargo || command -v rustc || command -v syncguard'; then
     fail "the new user has a Rust or a syncguard already"
 fi
@@ -81,8 +95,8 @@ chmod a+r "$home/syncguard.tar.gz"
 as_user 'mkdir -p .local && tar -xzf syncguard.tar.gz -C .local --strip-components=1'
 # The store of before is found again: the next fence follows.
 check_use "archive" "$home/.local" "$home/.local/share/zsh/site-functions" 2
-as_user 'sh .local/share/doc/syncguard/uninstall.sh && rm -f syncguard.tar.gz'
-left=$(cd "$home" && find . -type f | grep -v '^\./\.local/state/syncguard/' || true)
+as_user 'sh .local/share/doc/syncguard/uninstall.sh && rm -f syncguard.tar.gz complete.zsh'
+left=$(cd "$home" && find . -mindepth 1 | grep -vxE '\./\.local(/state(/syncguard(/.*)?)?)?' || true)
 [ -z "$left" ] || fail "the archive left something behind: $left"
 [ -f "$home/.local/state/syncguard/locks.db" ] || fail "the store is gone"
 echo "ok: archive: removed, the store stays"
