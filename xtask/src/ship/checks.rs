@@ -1,10 +1,10 @@
 //! Does it build where its users build it?
 //!
-//! With the oldest compiler that each crate names, with every combination of two features, for other systems, with
-//! nothing in the tree that `deny.toml` refuses, and, once there is a release, without breaking its users.
+//! With the oldest compiler that each crate names, with every combination of two features, on docs.rs, with nothing in
+//! the tree that `deny.toml` refuses, and, once there is a release, without breaking its users. Other systems are in
+//! [`portable`](super::portable).
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -33,40 +33,50 @@ const OLDEST: [(&str, &str, &str); 4] = [
     ("1.94", "syncguard", "syncguard/full syncguard/sqlx syncguard/fenced-sqlx"),
 ];
 
-/// The systems beside Linux, what builds for them, and how zig names them.
-const SYSTEMS: [(&str, &str, &str, &str); 2] = [
-    (
-        "aarch64-apple-darwin",
-        "aarch64-macos",
-        "syncguard-core syncguard-conformance syncguard-redis syncguard-postgres syncguard-firestore syncguard-sqlite \
-         syncguard",
-        "syncguard/redis syncguard/postgres syncguard/firestore",
-    ),
-    // Neither sqlite nor postgres: both need Unix, and say so.
-    (
-        "x86_64-pc-windows-gnu",
-        "x86_64-windows-gnu",
-        "syncguard-core syncguard-conformance syncguard-redis syncguard-firestore",
-        "syncguard-core/tracing syncguard-core/metrics",
-    ),
-];
-
 /// `cargo check` of every crate with the oldest compiler that it names.
 pub(crate) fn msrv(versions: &[String]) -> Result<ExitCode> {
     let chosen = |version: &str| versions.is_empty() || versions.iter().any(|chosen| chosen == version);
     for (version, packages, features) in OLDEST.into_iter().filter(|(version, ..)| chosen(version)) {
-        rustup(&["toolchain", "install", version, "--profile", "minimal", "--no-self-update"])?;
-        let mut command = Command::new("rustup");
-        command.args(["run", version, "cargo", "check", "--locked"]).args(selected(packages, features));
-        // Neither the toolchain of the repository nor its target folder: every compiler would build the other's again.
-        command.env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
-        command.env("CARGO_TARGET_DIR", folder(&format!("msrv/{version}"))?).current_dir(cargo::root());
+        let mut command = cargo_of(version, &format!("msrv/{version}"))?;
+        command.args(["check", "--locked"]).args(selected(packages, features));
         succeed(&mut command, &format!("Rust {version}"))?;
         println!(
             "Rust {version}: {packages} build, with {}",
             features.split_whitespace().collect::<Vec<_>>().join(", ")
         );
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// cargo of another compiler, which is installed if it is not there. In a target folder of its own: every compiler would
+/// build the other's again.
+fn cargo_of(toolchain: &str, target: &str) -> Result<Command> {
+    let mut version = Command::new("rustup");
+    version.args(["run", toolchain, "rustc", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    if !version.status().context("cannot run rustup")?.success() {
+        rustup(&["toolchain", "install", toolchain, "--profile", "minimal", "--no-self-update"])?;
+    }
+    let mut command = Command::new("rustup");
+    command.args(["run", toolchain, "cargo"]).current_dir(cargo::root());
+    command.env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
+    command.env("CARGO_TARGET_DIR", folder(target)?);
+    Ok(command)
+}
+
+/// The documentation of every library as docs.rs builds it: by nightly, with all features and the badges of features.
+/// Without this, what only docs.rs compiles is first compiled after the release.
+pub(crate) fn docs() -> Result<ExitCode> {
+    let libraries: Vec<_> = manifest::published()?.into_iter().filter(manifest::Published::is_library).collect();
+    let mut command = cargo_of("nightly", "docs-rs")?;
+    command.args(["doc", "--locked", "--no-deps", "--all-features", "--lib"]);
+    for library in &libraries {
+        command.args(["--package", &library.name]);
+    }
+    succeed(command.env("RUSTDOCFLAGS", "--cfg docsrs -D warnings"), "the documentation of docs.rs")?;
+    let pages = folder("docs-rs/doc")?;
+    let page = fs::read_to_string(pages.join("syncguard/blocking/index.html"))?;
+    ensure!(page.contains("crate feature <code>blocking</code>"), "a page does not say which feature brings its items");
+    println!("{} libraries, as on docs.rs: {}", libraries.len(), pages.join("syncguard/index.html").display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -94,88 +104,37 @@ pub(crate) fn deny(offline: bool) -> Result<ExitCode> {
 
 /// Compares the public API with the newest release on crates.io. Before the first one there is nothing to compare with.
 pub(crate) fn semver() -> Result<ExitCode> {
-    tool("cargo-semver-checks", "semver-checks")?;
     for package in manifest::published()?.iter().filter(|package| package.is_library()) {
-        let found = cargo::command(["info", "--quiet", "--registry", "crates-io", &package.name])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()?;
-        if !found.success() {
+        if !is_released(&package.name)? {
             println!("{}: not released yet, nothing to compare with", package.name);
             continue;
         }
+        tool("cargo-semver-checks", "semver-checks")?;
         let mut command = cargo::command(["semver-checks", "--all-features", "--package", &package.name]);
         succeed(&mut command, &format!("semver of {}", package.name))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// `cargo check` for the systems that nobody tests on, from this one. C code of dependencies is compiled by zig, which
-/// brings the headers of all systems.
-pub(crate) fn portable() -> Result<ExitCode> {
-    let zig = zig()?;
-    for (target, zig_target, packages, features) in SYSTEMS {
-        rustup(&["target", "add", target])?;
-        let suffix = target.replace('-', "_");
-        let compiler = compiler(&zig, zig_target)?;
-        let mut command = cargo::command(["check", "--locked", "--target", target]);
-        command.args(selected(packages, features)).env("CARGO_TARGET_DIR", folder("portable")?);
-        command.env(format!("CC_{suffix}"), compiler).env(format!("AR_{suffix}"), archiver(&zig)?);
-        command.env("CRATE_CC_NO_DEFAULTS", "1");
-        succeed(&mut command, target)?;
-        println!("{target}: {packages} build");
-    }
-    Ok(ExitCode::SUCCESS)
+/// Whether crates.io has the crate. That it cannot be asked is an error: it must not pass for "nothing to compare".
+fn is_released(name: &str) -> Result<bool> {
+    let output = cargo::command(["info", "--registry", "crates-io", name]).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success() || errors.contains("could not find"),
+        "crates.io did not answer: {}",
+        errors.trim()
+    );
+    Ok(output.status.success())
 }
 
-/// The words that start zig: the one of this machine, or the Python package `ziglang` in a folder of its own.
-fn zig() -> Result<Vec<String>> {
-    let python = folder("portable")?.join("python");
-    let own = python.join("bin/python3").display().to_string();
-    let starts = |words: &[&str]| {
-        let mut version = Command::new(words[0]);
-        version.args(&words[1..]).arg("version").stdout(Stdio::null()).stderr(Stdio::null());
-        version.status().is_ok_and(|status| status.success())
-    };
-    if starts(&["zig"]) {
-        return Ok(vec!["zig".to_owned()]);
-    }
-    let packaged = [&*own, "-m", "ziglang"];
-    if !starts(&packaged) {
-        eprintln!("installing zig, which compiles the C code of dependencies for other systems");
-        succeed(Command::new("python3").args(["-m", "venv"]).arg(&python), "python3 -m venv (or install zig)")?;
-        succeed(Command::new(&own).args(["-m", "pip", "install", "--quiet", "ziglang"]), "pip install ziglang")?;
-        ensure!(starts(&packaged), "zig does not start");
-    }
-    Ok(packaged.map(str::to_owned).to_vec())
-}
-
-/// A program that compiles C for a system. cargo passes one path and no arguments, so it is a script.
-fn compiler(zig: &[String], target: &str) -> Result<PathBuf> {
-    // The C compilers of build scripts are called with the triples of Rust, which zig does not know.
-    let drop_triple = "for word; do shift; case $word in --target=*) ;; *) set -- \"$@\" \"$word\" ;; esac; done";
-    script(&format!("cc-{target}"), &format!("{drop_triple}\nexec {} cc -target {target} \"$@\"", zig.join(" ")))
-}
-
-fn archiver(zig: &[String]) -> Result<PathBuf> {
-    script("ar", &format!("exec {} ar \"$@\"", zig.join(" ")))
-}
-
-fn script(name: &str, body: &str) -> Result<PathBuf> {
-    let path = folder("portable")?.join(name);
-    fs::create_dir_all(path.parent().context("a file has a folder")?)?;
-    fs::write(&path, format!("#!/bin/sh\n{body}\n"))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-    Ok(path)
-}
-
-fn selected(packages: &str, features: &str) -> Vec<String> {
+pub(crate) fn selected(packages: &str, features: &str) -> Vec<String> {
     let packages = packages.split_whitespace().flat_map(|package| ["-p".to_owned(), package.to_owned()]);
     let features = features.split_whitespace().collect::<Vec<_>>().join(",");
     packages.chain(["--features".to_owned(), features]).collect()
 }
 
-fn rustup(arguments: &[&str]) -> Result<()> {
+pub(crate) fn rustup(arguments: &[&str]) -> Result<()> {
     succeed(Command::new("rustup").args(arguments).current_dir(cargo::root()), "rustup")
 }
 
@@ -189,13 +148,13 @@ fn tool(package: &str, subcommand: &str) -> Result<()> {
     succeed(&mut cargo::command(["install", package, "--locked"]), package)
 }
 
-fn succeed(command: &mut Command, what: &str) -> Result<()> {
+pub(crate) fn succeed(command: &mut Command, what: &str) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run {}", command.get_program().display()))?;
     ensure!(status.success(), "{what} failed");
     Ok(())
 }
 
-fn folder(name: &str) -> Result<PathBuf> {
+pub(crate) fn folder(name: &str) -> Result<PathBuf> {
     Ok(Scope::new(&[])?.target_folder()?.join(name))
 }
 

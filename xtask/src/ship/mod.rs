@@ -7,9 +7,11 @@ mod compat;
 mod deb;
 mod dist;
 mod fresh;
+mod image;
 mod manifest;
 mod measure;
 mod package;
+mod portable;
 mod release;
 mod sbom;
 #[cfg(test)]
@@ -43,6 +45,8 @@ pub(crate) enum Ship {
         #[arg(long)]
         offline: bool,
     },
+    /// Build the documentation as docs.rs does
+    Docs,
     /// Build the libraries for macOS and Windows, from Linux
     Portable,
     /// Let an old command and this one share locks on every backend
@@ -66,6 +70,8 @@ pub(crate) enum Ship {
         #[arg(long)]
         measure: bool,
     },
+    /// Build the container image of what `dist` made, and try it
+    Image,
     /// Publish what `dist` made as a release of GitHub, with the notes of the changelog
     Release {
         /// The tag; it must be the version of the crates
@@ -83,9 +89,11 @@ pub(crate) fn run(task: Ship) -> Result<ExitCode> {
         Ship::Semver => checks::semver(),
         Ship::Features => checks::features(),
         Ship::Deny { offline } => checks::deny(offline),
-        Ship::Portable => checks::portable(),
+        Ship::Docs => checks::docs(),
+        Ship::Portable => portable::run(),
         Ship::Compat { old, cycles } => compat::run(old, cycles),
         Ship::Dist { target, check, measure } => dist::run(&dist::Wishes { triple: target, check, measure }),
+        Ship::Image => image::run(),
         Ship::Release { tag, rehearse } => release::run(&tag, rehearse),
     }
 }
