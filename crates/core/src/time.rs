@@ -134,11 +134,13 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn wall(&self) -> Timestamp;
 }
 
-/// The machine's clocks: `CLOCK_BOOTTIME` (Linux; elsewhere the monotonic clock) and the wall clock.
+/// The machine's clocks: `CLOCK_BOOTTIME` (Linux; elsewhere the monotonic clock, which on macOS and Windows also runs while
+/// the machine sleeps) and the wall clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[cfg(not(windows))]
     fn boot(&self) -> BootTime {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let clock = rustix::time::ClockId::Boottime;
@@ -148,6 +150,16 @@ impl Clock for SystemClock {
         let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
         let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
         BootTime(Duration::new(seconds, nanos))
+    }
+
+    /// The performance counter, which counts sleep and hibernation. It has no origin that a process could ask for, so it
+    /// is counted from the first look, which is put far enough from zero that no age of a lease reaches below it.
+    #[cfg(windows)]
+    #[allow(clippy::disallowed_methods, reason = "the one place that reads this clock")]
+    fn boot(&self) -> BootTime {
+        const FIRST: Duration = Duration::from_secs(1 << 32);
+        static START: OnceLock<std::time::Instant> = OnceLock::new();
+        BootTime(FIRST + START.get_or_init(std::time::Instant::now).elapsed())
     }
 
     #[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
