@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use syncguard_core::{ErrorCode, LockError, Result};
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslNegotiation};
 use tokio_postgres::{AsyncMessage, Client, Config, Error};
@@ -277,10 +276,12 @@ async fn open(config: &Config, host: &Host, connector: Connector) -> Result<(Cli
             let (client, connection) = config.connect(connector).await?;
             Ok((client, Box::pin(connection)))
         }
+        #[cfg(unix)]
         Host::Unix(folder) => {
             let port = config.get_ports().first().copied().unwrap_or(5432);
             let path = folder.join(format!(".s.PGSQL.{port}"));
-            let stream = UnixStream::connect(path).await.map_err(|error| Failure::Ours(no_socket(&error)))?;
+            let stream =
+                tokio::net::UnixStream::connect(path).await.map_err(|error| Failure::Ours(no_socket(&error)))?;
             // As in libpq, sslmode is about networks.
             let plain = Connector { encryption: Encryption::Never, ..connector };
             let connecting = HostConnector { connector: plain, host: String::new() };
@@ -292,6 +293,7 @@ async fn open(config: &Config, host: &Host, connector: Connector) -> Result<(Cli
 
 fn is_local(host: &Host) -> bool {
     match host {
+        #[cfg(unix)]
         Host::Unix(_) => true,
         Host::Tcp(name) => {
             name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -338,6 +340,7 @@ fn unencrypted() -> LockError {
     .with_hint("switch TLS on at the server, and set sslmode=verify-full")
 }
 
+#[cfg(unix)]
 fn no_socket(error: &std::io::Error) -> LockError {
     LockError::new(ErrorCode::ServiceUnavailable, "the socket of postgres does not answer")
         .with_source(error.to_string())

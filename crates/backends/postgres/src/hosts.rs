@@ -1,7 +1,5 @@
 //! Which servers does an address mean?
 
-use std::path::PathBuf;
-
 use syncguard_core::{LockError, Result};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
@@ -18,8 +16,10 @@ fn parse_one(text: &str) -> Result<(Host, u16)> {
         LockError::invalid("the address of postgres is malformed")
             .with_hint("write host, host:port, [::1]:port, or the folder of a Unix socket")
     };
+    // Elsewhere the slash makes it malformed, as the hint says.
+    #[cfg(unix)]
     if text.starts_with('/') {
-        return Ok((Host::Unix(PathBuf::from(text)), DEFAULT_PORT));
+        return Ok((Host::Unix(text.into()), DEFAULT_PORT));
     }
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -53,6 +53,7 @@ pub(crate) fn of(config: &Config) -> Result<Vec<(Host, u16)>> {
 pub(crate) fn name(host: &Host) -> &str {
     match host {
         Host::Tcp(name) => name,
+        #[cfg(unix)]
         Host::Unix(_) => "localhost",
     }
 }

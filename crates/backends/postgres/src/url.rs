@@ -129,6 +129,7 @@ fn read_address(config: &mut Config, address: &str) -> Result<()> {
     for host in read.get_hosts() {
         match host {
             Host::Tcp(name) => config.host(name),
+            #[cfg(unix)]
             Host::Unix(folder) => config.host_path(folder),
         };
     }
