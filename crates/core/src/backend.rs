@@ -25,7 +25,7 @@ pub trait LockBackend: Send + Sync + 'static {
     /// [`Fence`](crate::Fence), or [`Unfenced`](crate::Unfenced) for a storage that cannot count.
     type Fence: FenceToken;
 
-    /// What this backend is.
+    /// Returns the name of this backend and whose clock decides.
     fn capabilities(&self) -> Capabilities;
 
     /// Takes the lock if it is free or its lease is over, with the next fence.
@@ -41,12 +41,13 @@ pub trait LockBackend: Send + Sync + 'static {
     /// Replaces the lease of this id by now + ttl if it is alive. Never creates a lock.
     fn extend(&self, lock_id: &LockId, ttl: Ttl) -> impl Future<Output = Result<ExtendOutcome>> + Send;
 
-    /// Whether a live lock is on the key. Read-only unless cleanup was switched on. The default looks the lock up.
+    /// Returns whether a live lock is on the key. Read-only unless cleanup was switched on. The default looks the lock
+    /// up.
     fn is_locked(&self, key: &Key) -> impl Future<Output = Result<bool>> + Send {
         async { Ok(self.lookup(Lookup::Key(key)).await?.is_some()) }
     }
 
-    /// The live lock of a key or of a lock id. Read-only; absent and expired are `None` alike.
+    /// Returns the live lock of a key or of a lock id. Read-only; absent and expired are `None` alike.
     fn lookup(&self, query: Lookup<'_>) -> impl Future<Output = Result<Option<LockInfo<Self::Fence>>>> + Send;
 
     /// Removes locks that have been dead for longer than the cleanup guard, and says how many. Never a counter.
@@ -67,18 +68,18 @@ pub trait LockBackend: Send + Sync + 'static {
         async { HealthReport::default() }
     }
 
-    /// The ability to list, count and watch locks and to ask for them, where the backend has it.
+    /// Returns the ability to list, count and watch locks and to ask for them, where the backend has it.
     fn inspector(&self) -> Option<Inspector<Self::Fence>> {
         None
     }
 
-    /// Makes the id for a lock on this key. Only sharded storages have a reason to replace it.
+    /// Makes the lock id for a lock on this key. Only sharded storages have a reason to replace it.
     fn new_lock_id(&self, key: &Key) -> LockId {
         let _ = key;
         LockId::random()
     }
 
-    /// The local clock that guards of this backend live by. Only test backends have a reason to replace it.
+    /// Returns the local clock that guards of this backend live by. Only test backends have a reason to replace it.
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
@@ -113,7 +114,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// A backend of this name, whose leases count on this clock.
+    /// Makes the capabilities of a backend of this name, whose leases count on this clock.
     pub fn new(backend: impl Into<Cow<'static, str>>, time_authority: TimeAuthority) -> Self {
         Self { backend: backend.into(), time_authority }
     }
@@ -143,7 +144,7 @@ pub struct AcquireRequest<'a> {
 }
 
 impl<'a> AcquireRequest<'a> {
-    /// An attempt without a label.
+    /// Makes an attempt without a label.
     pub const fn new(key: &'a Key, lock_id: &'a LockId, ttl: Ttl) -> Self {
         Self { key, lock_id, ttl, label: None }
     }
@@ -165,7 +166,8 @@ pub enum Lookup<'a> {
     LockId(&'a LockId),
 }
 
-/// What a holder calls itself, for people who wonder: 1..=200 bytes. User input: escape it when you show it.
+/// What a holder calls itself, for people who wonder who holds a lock: 1..=200 bytes. It is user input: escape it when
+/// you show it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Label(Arc<str>);
 
@@ -173,7 +175,7 @@ impl Label {
     /// The longest label in bytes.
     pub const MAX_BYTES: usize = 200;
 
-    /// Validates.
+    /// Validates a label.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when empty, longer than 200 bytes or holding U+0000.
@@ -185,7 +187,7 @@ impl Label {
         Ok(Self(Arc::from(text)))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

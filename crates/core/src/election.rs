@@ -46,7 +46,7 @@ impl<F: FenceToken> Election<F> {
     /// As [`LockRequest::acquire`], without its timeout.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the campaign without a trace.
+    /// Dropping the future ends the campaign, and nothing is left of it.
     pub async fn campaign(&self) -> Result<Leadership<F>> {
         Ok(Leadership { guard: self.request.clone().acquire().await? })
     }
@@ -84,7 +84,7 @@ impl<F: FenceToken> Election<F> {
         }
     }
 
-    /// Who leads now, for onlookers.
+    /// Returns the lock of the present leader, for onlookers.
     ///
     /// # Errors
     /// What the backend reports.
@@ -101,7 +101,7 @@ pub struct Leadership<F: FenceToken = Fence> {
 }
 
 impl<F: FenceToken> Leadership<F> {
-    /// The term: the fence of this leadership, higher than that of every leader before.
+    /// Returns the term: the fence of this leadership, higher than that of every leader before.
     pub fn term(&self) -> Fence
     where
         F: HasFence,

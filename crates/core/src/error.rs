@@ -28,20 +28,20 @@ pub enum ErrorCode {
     InvalidArgument,
     /// The backend (or a local pool) asks to slow down.
     RateLimited,
-    /// No answer in time. The server may have acted: see [`LockError::is_ambiguous`].
+    /// No answer came in time. The server may have acted: see [`LockError::is_ambiguous`].
     NetworkTimeout,
     /// The lock stayed with another owner for the whole budget.
     AcquisitionTimeout,
     /// The caller's cancellation token fired.
     Aborted,
-    /// The lock was held, and is not (or must be presumed not to be) any more.
+    /// The lock was held and is not any more, or must be presumed lost.
     LockLost,
     /// A stored value, a reply or a state that should not exist, or a fence past its limit.
     Internal,
 }
 
 impl ErrorCode {
-    /// The code as the one word used in JSON, telemetry and the documentation.
+    /// Returns the code as the one word used in JSON, telemetry and the documentation.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ServiceUnavailable => "ServiceUnavailable",
@@ -58,7 +58,7 @@ impl ErrorCode {
 }
 
 impl ErrorCode {
-    /// The code in the one case that all label values have: for metrics and logs.
+    /// Returns the code in lower case with underscores, as every label value of metrics and logs is written.
     pub const fn as_label(self) -> &'static str {
         match self {
             Self::ServiceUnavailable => "service-unavailable",
@@ -80,7 +80,7 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A failure of a lock operation. Cheap to clone. Contention of a single attempt is never one of these.
+/// A failure of a lock operation. Cheap to clone. That somebody else holds a lock is not an error of a single attempt.
 ///
 /// ```
 /// use syncguard_core::{ErrorCode, Key};
@@ -144,7 +144,7 @@ impl LockError {
         self
     }
 
-    /// Remembers which key the operation was about.
+    /// Adds the key that the operation was about. The client does this for every backend.
     #[must_use]
     pub fn with_key(mut self, key: &Key) -> Self {
         if self.0.key.is_none() {
@@ -153,7 +153,7 @@ impl LockError {
         self
     }
 
-    /// Remembers which lock id the operation was about.
+    /// Adds the lock id that the operation was about. The client does this for every backend.
     #[must_use]
     pub fn with_lock_id(mut self, lock_id: &LockId) -> Self {
         if self.0.lock_id.is_none() {
@@ -169,7 +169,7 @@ impl LockError {
         self
     }
 
-    /// Remembers how long the lock stays taken if its holder does nothing.
+    /// Adds how long the lock stays taken if its holder does nothing.
     #[must_use]
     pub fn with_free_in(mut self, free_in: Option<Duration>) -> Self {
         self.inner().free_in = free_in;
@@ -181,38 +181,38 @@ impl LockError {
         Arc::make_mut(&mut self.0)
     }
 
-    /// The kind of failure.
+    /// Returns the kind of failure.
     pub fn code(&self) -> ErrorCode {
         self.0.code
     }
 
-    /// What the reader can do about it, if anything is known.
+    /// Returns what the reader can do about it, if anything is known.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
-    /// Whether the same call may succeed a moment later.
+    /// Returns whether the same call may succeed a moment later.
     pub fn is_transient(&self) -> bool {
         matches!(self.0.code, ErrorCode::ServiceUnavailable | ErrorCode::RateLimited | ErrorCode::NetworkTimeout)
     }
 
-    /// Whether the server may have acted although this error says it did not answer.
+    /// Returns whether the server may have acted although this error says it did not answer.
     pub fn is_ambiguous(&self) -> bool {
         self.0.ambiguous
     }
 
-    /// How long the lock stays taken if its holder does nothing, where the failure is contention and the backend told
-    /// it. Fit for a `Retry-After`.
+    /// Returns how long the lock stays taken if its holder does nothing, where the failure is contention and the
+    /// backend told it. Fit for a `Retry-After`.
     pub fn free_in(&self) -> Option<Duration> {
         self.0.free_in
     }
 
-    /// The key the operation was about, where known. Not part of any printed form.
+    /// Returns the key the operation was about, where known. Not part of any printed form.
     pub fn key(&self) -> Option<&Key> {
         self.0.key.as_ref()
     }
 
-    /// The lock id the operation was about, where known. Not part of any printed form.
+    /// Returns the lock id the operation was about, where known. Not part of any printed form.
     pub fn lock_id(&self) -> Option<&LockId> {
         self.0.lock_id.as_ref()
     }

@@ -48,12 +48,12 @@ impl Fence {
         Ok(Self(value))
     }
 
-    /// The number itself.
+    /// Returns the number itself.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whether the counter is past [`Fence::WARN`].
+    /// Returns whether the counter is past [`Fence::WARN`].
     pub fn is_near_limit(self) -> bool {
         self > Self::WARN
     }
@@ -132,7 +132,7 @@ mod sealed {
 
 /// The two kinds of fence a backend can declare: [`Fence`] or [`Unfenced`]. Sealed.
 pub trait FenceToken: sealed::Sealed + Copy + fmt::Debug + Send + Sync + Unpin + 'static {
-    /// The fence, if this kind has one. For code that is generic over both kinds.
+    /// Returns the fence, if this kind has one. For code that is generic over both kinds.
     fn fence(self) -> Option<Fence>;
 }
 
@@ -156,7 +156,7 @@ impl FenceToken for Unfenced {
     note = "use a backend whose `type Fence` is `Fence` (sqlite, redis, postgres, firestore, memory), or do without the fence"
 )]
 pub trait HasFence: FenceToken {
-    /// The fence itself.
+    /// Returns the fence itself.
     fn into_fence(self) -> Fence;
 }
 

@@ -17,49 +17,27 @@ use crate::belief::{Belief, Granted, Noticed};
 use crate::heartbeat::Renewal;
 use crate::shared::Shared;
 use crate::{
-    BootTime, ErrorCode, ExtendOutcome, Fence, FenceToken, HasFence, IntoTtl, Key, LockError, LockId, ReleaseErrorHook,
-    Result, Timestamp, Ttl,
+    BootTime, ErrorCode, ExtendOutcome, Fence, FenceToken, HasFence, IntoTtl, Key, LockError, LockId, LossReason,
+    ReleaseErrorHook, Result, Timestamp, Ttl,
 };
 
 /// Timers stand still while the machine sleeps; looking at the clock at least this often bounds how late loss is seen.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// The longest one extend may take; a third of the lease if that is shorter.
+/// The longest one extend may take.
 const EXTEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a lock is not held any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LossReason {
-    /// The backend said that the lock is not there.
-    Absent,
-    /// The lease ended, or must be presumed to have: no renewal succeeded in time.
-    Expired,
-    /// The longest hold that the request allowed is over.
-    MaxHold,
-    /// It was released (or its release was begun).
-    Released,
+/// How long one extend to a lease of this length may take: a sixth of it, so that after one on a connection that went
+/// silent the next one still succeeds within the third of the lease in which it was due. A second is always given, as
+/// far as that is no more than a third: backends take a shorter silence for a slow answer.
+pub(crate) fn extend_bound(ttl: Ttl) -> Duration {
+    let ttl = ttl.duration();
+    (ttl / 6).max(Duration::from_secs(1)).min(ttl / 3).clamp(Duration::from_millis(10), EXTEND_TIMEOUT)
 }
 
-impl LossReason {
-    /// One word, for labels and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Absent => "absent",
-            Self::Expired => "expired",
-            Self::MaxHold => "max-hold",
-            Self::Released => "released",
-        }
-    }
-
-    fn describe(self) -> &'static str {
-        match self {
-            Self::Absent => "the backend does not know it any more",
-            Self::Expired => "its lease ended before it could be renewed",
-            Self::MaxHold => "it reached its longest hold",
-            Self::Released => "it was released",
-        }
-    }
+/// What an extend that was cut off is told as.
+pub(crate) fn no_answer() -> LockError {
+    LockError::new(ErrorCode::NetworkTimeout, "the renewal was not answered in time").ambiguous()
 }
 
 /// A view of a held lock, for the work done under it. Cheap to clone; does not keep the lock.
@@ -86,12 +64,12 @@ pub(crate) struct HeldLock<F: FenceToken> {
     /// Wakes whoever sleeps by the belief. Notified after every change of it.
     pub(crate) changed: Notify,
     /// One extend at a time: two replies out of order would leave the older deadline.
-    extending: tokio::sync::Mutex<()>,
+    pub(crate) extending: tokio::sync::Mutex<()>,
     /// The runtime that the lock was acquired on: renewal and the release of a dropped guard run there.
     pub(crate) runtime: Option<Handle>,
     /// The process that acquired it. A fork shares the guard but not the lock.
     pub(crate) process: u32,
-    /// Written by the renewal's task, read by whoever explains a loss.
+    /// Written by the renewal's task, read by who stands by for it and by whoever explains a loss.
     pub(crate) renewal: Renewal,
     pub(crate) on_release_error: Option<ReleaseErrorHook>,
 }
@@ -231,8 +209,8 @@ impl<F: FenceToken> LockHandle<F> {
     }
 
     /// Resolves when somebody asks for the lock ([`Inspect::ask`](crate::Inspect::ask)); what to do is the holder's
-    /// choice. The news come with a renewal, so a lock that is not renewed never hears of it. Never resolves
-    /// otherwise, also not when the lock is lost.
+    /// choice. The news comes with a renewal, so a lock that is not renewed never hears of it. Otherwise it
+    /// never resolves, not even when the lock is lost.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
@@ -262,9 +240,14 @@ impl<F: FenceToken> LockHandle<F> {
         self.extend_by(ttl.into_ttl()?).await
     }
 
-    pub(crate) async fn extend_by(&self, ttl: Ttl) -> Result<ExtendOutcome> {
+    async fn extend_by(&self, ttl: Ttl) -> Result<ExtendOutcome> {
+        let _turn = self.0.extending.lock().await;
+        self.extend_in_turn(ttl).await
+    }
+
+    /// Extends for whoever has the turn.
+    pub(crate) async fn extend_in_turn(&self, ttl: Ttl) -> Result<ExtendOutcome> {
         let held = &self.0;
-        let _turn = held.extending.lock().await;
         if self.loss().is_some() {
             return Ok(ExtendOutcome::Absent(None));
         }
@@ -357,6 +340,11 @@ impl<F: FenceToken> HeldLock<F> {
         if self.loss().is_some() {
             return Duration::ZERO;
         }
+        self.believed_for()
+    }
+
+    /// How much longer the lock is believed in. Notices no loss, so it tells nobody of one.
+    pub(crate) fn believed_for(&self) -> Duration {
         self.belief().remaining(self.shared.clock.boot())
     }
 
@@ -372,11 +360,8 @@ impl<F: FenceToken> HeldLock<F> {
     }
 
     async fn ask_to_extend(&self, ttl: Ttl) -> Result<ExtendOutcome> {
-        let bound = EXTEND_TIMEOUT.min(ttl.duration() / 3).max(Duration::from_millis(10));
-        let answer = tokio::time::timeout(bound, self.shared.extend(&self.lock_id, ttl)).await;
-        let answer = answer.unwrap_or_else(|_| {
-            Err(LockError::new(ErrorCode::NetworkTimeout, "the renewal was not answered in time").ambiguous())
-        });
+        let answer = tokio::time::timeout(extend_bound(ttl), self.shared.extend(&self.lock_id, ttl)).await;
+        let answer = answer.unwrap_or_else(|_| Err(no_answer()));
         answer.map_err(|error| error.with_key(&self.key).with_lock_id(&self.lock_id))
     }
 }

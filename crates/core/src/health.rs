@@ -53,7 +53,7 @@ impl HealthReport {
         self.checks.last_mut().expect("a line was just added")
     }
 
-    /// The worst line's status; [`HealthStatus::Pass`] when there is nothing to complain about.
+    /// Returns the worst line's status; [`HealthStatus::Pass`] when there is nothing to complain about.
     pub fn worst(&self) -> HealthStatus {
         self.checks.iter().map(|check| check.status).max().unwrap_or(HealthStatus::Pass).max(HealthStatus::Pass)
     }

@@ -30,8 +30,8 @@ pub struct LockInfo<F = Fence> {
     pub observed_at: Timestamp,
 }
 
-/// Whether a holder keeps its lease alive. Known without any extra write: a lease that is longer than its length began
-/// later than the lock.
+/// Whether a holder keeps its lease alive. No extra write is needed to know it: a lease that began later than
+/// its lock was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Renewal {
@@ -50,6 +50,7 @@ pub enum Renewal {
 
 /// The raw names of a lock, for people who may see them.
 #[derive(Clone, Copy)]
+#[non_exhaustive]
 pub struct RevealedNames<'a> {
     /// The key.
     pub key: &'a Key,
@@ -58,7 +59,7 @@ pub struct RevealedNames<'a> {
 }
 
 impl<F: FenceToken> LockInfo<F> {
-    /// Put together by a backend that found a live lock.
+    /// Makes the description of a live lock that a backend found.
     pub fn new(
         key: Key,
         lock_id: LockId,
@@ -84,39 +85,39 @@ impl<F: FenceToken> LockInfo<F> {
         self
     }
 
-    /// Says whether somebody asked the holder to let go.
+    /// Sets whether somebody asked the holder to let go.
     #[must_use]
     pub fn with_asked_for(mut self, asked: bool) -> Self {
         self.is_asked_for = asked;
         self
     }
 
-    /// The key's pseudonym.
+    /// Returns the key's pseudonym.
     pub fn key_hash(&self) -> HashId {
         self.key.hash()
     }
 
-    /// The lock id's pseudonym.
+    /// Returns the lock id's pseudonym.
     pub fn lock_id_hash(&self) -> HashId {
         self.lock_id.hash()
     }
 
-    /// What the holder calls itself, where the backend stores it.
+    /// Returns what the holder calls itself, where the backend stores it.
     pub fn label(&self) -> Option<&Label> {
         self.label.as_ref()
     }
 
-    /// The length of the present lease, where the backend stores it.
+    /// Returns the length of the present lease, where the backend stores it.
     pub fn ttl(&self) -> Option<Ttl> {
         self.ttl
     }
 
-    /// Whether somebody asked the holder to let go ([`Inspect::ask`](crate::Inspect::ask)).
+    /// Returns whether somebody asked the holder to let go ([`Inspect::ask`](crate::Inspect::ask)).
     pub fn is_asked_for(&self) -> bool {
         self.is_asked_for
     }
 
-    /// Whether the holder keeps the lease alive, as far as what is stored tells.
+    /// Returns whether the holder keeps the lease alive, as far as what is stored tells.
     pub fn renewal(&self) -> Renewal {
         let Some(ttl) = self.ttl else { return Renewal::Unknown };
         // The lease began one ttl before its end: with the acquisition, or with the last renewal.
@@ -130,17 +131,17 @@ impl<F: FenceToken> LockInfo<F> {
         if plausible { Renewal::Renewed { ago: self.observed_at.since(began) } } else { Renewal::Unknown }
     }
 
-    /// How long until the lock can be taken over if nobody renews it.
+    /// Returns how long until the lock can be taken over if nobody renews it.
     pub fn free_in(&self) -> Duration {
         free_in(self.expires_at, self.observed_at)
     }
 
-    /// How long it has been held.
+    /// Returns how long it has been held.
     pub fn held_for(&self) -> Duration {
         self.observed_at.since(self.acquired_at)
     }
 
-    /// The raw key and lock id. The lock id lets its reader release the lock: handle it as a password.
+    /// Returns the raw key and lock id. The lock id lets its reader release the lock: handle it as a password.
     pub fn reveal(&self) -> RevealedNames<'_> {
         RevealedNames { key: &self.key, lock_id: &self.lock_id }
     }

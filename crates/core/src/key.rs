@@ -32,7 +32,7 @@ impl Key {
     // hostile megabyte of combining marks is refused without being buffered and sorted.
     const MAX_RAW_BYTES: usize = Self::MAX_BYTES * 16;
 
-    /// Normalises and validates.
+    /// Normalises and validates a name.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when empty, too long or holding U+0000. The
@@ -52,12 +52,12 @@ impl Key {
         Ok(Self(normalised))
     }
 
-    /// The normalised name. For storage and for people who may see it, never for logs.
+    /// Returns the normalised name. For storage and for people who may see it, never for logs.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The pseudonym that stands for this key in logs and telemetry.
+    /// Returns the pseudonym that stands for this key in logs and telemetry.
     pub fn hash(&self) -> HashId {
         HashId::of_normalised(&self.0)
     }

@@ -76,6 +76,7 @@ mod key;
 pub mod listener;
 mod lock_id;
 mod locker;
+mod loss;
 mod memory;
 pub mod multi;
 pub mod options;
@@ -91,6 +92,7 @@ pub mod seeded;
 #[cfg(not(syncguard_seeded_bugs))]
 mod seeded;
 mod shared;
+mod standby;
 pub mod storage_key;
 pub mod telemetry;
 pub mod time;
@@ -107,7 +109,7 @@ pub use backend::{AcquireRequest, Capabilities, Label, LockBackend, Lookup, Time
 pub use error::{ErrorCode, LockError, Result};
 pub use fence::{Fence, FenceToken, HasFence, Unfenced};
 pub use guard::Guard;
-pub use handle::{LockHandle, LossReason};
+pub use handle::LockHandle;
 pub use hash::HashId;
 pub use health::{HealthCheck, HealthReport, HealthStatus};
 pub use info::{LockInfo, Renewal, RevealedNames};
@@ -117,6 +119,7 @@ pub use inspect::{
 pub use key::Key;
 pub use lock_id::LockId;
 pub use locker::{Locker, LockerBuilder, ReleaseErrorHook};
+pub use loss::LossReason;
 pub use memory::MemoryBackend;
 pub use outcome::{AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Extension, Lease, ReleaseOutcome};
 pub use request::{Attempt, LockRequest, OnLost, Report};

@@ -115,7 +115,7 @@ pub trait Commands: Send {
 
 /// The hearing half of a connection.
 pub trait Messages: Send {
-    /// The next message.
+    /// Returns the next message.
     ///
     /// # Cancel safety
     /// Dropping the future must lose no message.
@@ -188,8 +188,8 @@ impl<S: Source> Listener<S> {
         Self(Inner::new(source))
     }
 
-    /// Counts a waiter in. Resolves once releases from now on will be noticed, or after a while without; then the
-    /// waiter is woken when they are.
+    /// Counts a waiter in. Resolves once releases from now on will be noticed, or after a while if
+    /// nobody knows yet; then the waiter is woken as soon as they are.
     ///
     /// # Cancel safety
     /// Dropping the future counts the waiter out.

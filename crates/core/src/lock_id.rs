@@ -50,7 +50,7 @@ impl LockId {
         id
     }
 
-    /// The four bits that [`LockId::random_with_tag`] put in.
+    /// Returns the four bits that [`LockId::random_with_tag`] put in.
     pub fn tag(&self) -> u8 {
         sextet(self.0[Self::LENGTH - 1]).unwrap_or(0) & 0b1111
     }
@@ -65,12 +65,12 @@ impl LockId {
         if bytes.iter().all(|byte| sextet(*byte).is_some()) { Ok(Self(bytes)) } else { Err(malformed()) }
     }
 
-    /// The secret itself. For storage and for the owner, never for logs.
+    /// Returns the secret itself. For storage and for the owner, never for logs.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("a lock id is ASCII by construction")
     }
 
-    /// The pseudonym that stands for this id in logs and telemetry.
+    /// Returns the pseudonym that stands for this id in logs and telemetry.
     pub fn hash(&self) -> HashId {
         HashId::of_normalised(self.as_str())
     }

@@ -159,7 +159,7 @@ pub struct LockerBuilder<F: FenceToken = Fence> {
 }
 
 impl<F: FenceToken> LockerBuilder<F> {
-    /// The local clock that guards live by. The backend's own choice suits everything but tests.
+    /// Sets the local clock that guards live by. The backend's own choice suits everything but tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;

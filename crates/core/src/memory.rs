@@ -65,18 +65,19 @@ impl fmt::Debug for MemoryBackend {
 }
 
 impl MemoryBackend {
-    /// An empty backend on tokio's clock, which tests can pause.
+    /// Makes an empty backend on tokio's clock, which tests can pause.
     pub fn new() -> Self {
         Self::with_clock(Arc::new(TokioClock))
     }
 
-    /// An empty backend whose server time and whose guards' local time come from `clock`.
+    /// Makes an empty backend whose server time and whose guards' local time come from `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let shared = Shared { state: Mutex::default(), clock, hub: WakeHub::default(), changes: WakeHub::default() };
         Self { shared: Arc::new(shared), cleanup_in_is_locked: false }
     }
 
-    /// The same locks, but `is_locked` also removes the key's lock if it has been dead for a while.
+    /// Returns a backend with the same locks whose `is_locked` also removes the key's lock if it has been dead for a
+    /// while.
     #[must_use]
     pub fn cleaning_up(&self) -> Self {
         Self { shared: self.shared.clone(), cleanup_in_is_locked: true }
@@ -87,7 +88,7 @@ impl MemoryBackend {
         self.state().counters.insert(key.clone(), value);
     }
 
-    /// The key's fence counter.
+    /// Returns the key's fence counter.
     pub fn counter(&self, key: &Key) -> Option<u64> {
         self.state().counters.get(key).copied()
     }
@@ -112,7 +113,7 @@ impl State {
             self.owners.remove(&dead);
         }
         let counter = self.counters.get(request.key).copied().unwrap_or(0);
-        let fence = Fence::new(counter.saturating_add(1)).map_err(|error| error.with_key(request.key))?;
+        let fence = Fence::new(counter.saturating_add(1))?;
         self.counters.insert(request.key.clone(), fence.get());
         self.owners.insert(request.lock_id.clone(), request.key.clone());
         let expires_at = now.plus(request.ttl);

@@ -106,12 +106,12 @@ pub struct GuardAll<F: FenceToken = Fence> {
 }
 
 impl<F: FenceToken> GuardAll<F> {
-    /// The single guards, in the order of their keys.
+    /// Returns the single guards, in the order of their keys.
     pub fn guards(&self) -> &[Guard<F>] {
         &self.guards
     }
 
-    /// The fence of each key, in the order of the keys.
+    /// Returns the fence of each key, in the order of the keys.
     pub fn fences(&self) -> Vec<Fence>
     where
         F: HasFence,
@@ -119,7 +119,7 @@ impl<F: FenceToken> GuardAll<F> {
         self.guards.iter().map(|guard| guard.fence()).collect()
     }
 
-    /// How much longer all of them may be believed in.
+    /// Returns how much longer all of them may be believed in.
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(|guard| guard.remaining()).min().unwrap_or_default()
     }

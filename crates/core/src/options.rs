@@ -66,7 +66,7 @@ impl UrlOptions {
         Ok((address, Self { backend, given, known: Vec::new() }))
     }
 
-    /// Takes an option as it is.
+    /// Takes the text of an option.
     pub fn take_text(&mut self, name: &'static str) -> Option<String> {
         self.known.push(name);
         let index = self.given.iter().position(|(given, _)| given == name)?;
@@ -129,7 +129,7 @@ impl UrlOptions {
         Ok(())
     }
 
-    /// Refuses what is left.
+    /// Refuses the options that nobody took.
     ///
     /// # Errors
     /// `InvalidArgument` that names an option nobody asked for, the nearest known one, and all known ones.
@@ -180,7 +180,7 @@ pub fn decode(text: &str) -> Result<String> {
     String::from_utf8(decode_bytes(text)?).map_err(|_| LockError::invalid("the URL is not UTF-8"))
 }
 
-/// As [`decode`], for what need not be UTF-8, such as the path of a file.
+/// Does what [`decode`] does, for what need not be UTF-8, such as the path of a file.
 ///
 /// # Errors
 /// `InvalidArgument` for a percent sign without two hexadecimal digits.

@@ -34,7 +34,7 @@ pub struct Lease<F = Fence> {
 }
 
 impl<F> Lease<F> {
-    /// A lease that ends at `expires_at`.
+    /// Makes a lease that ends at `expires_at`.
     pub const fn new(fence: F, expires_at: Timestamp) -> Self {
         Self { fence, expires_at, observed_at: None }
     }
@@ -46,7 +46,7 @@ impl<F> Lease<F> {
         self
     }
 
-    /// How long the lease lasts from the answer on, where the backend's time is known.
+    /// Returns how long the lease lasts from the answer on, where the backend's time is known.
     pub fn left(&self) -> Option<Duration> {
         self.observed_at.map(|now| self.expires_at.since(now))
     }
@@ -63,12 +63,12 @@ pub struct Contention {
 }
 
 impl Contention {
-    /// Contention of which nothing more is known.
+    /// Makes the contention of which nothing more is known.
     pub const fn new() -> Self {
         Self { free_in: None }
     }
 
-    /// Contention with a holder whose lease can be taken over after this time.
+    /// Makes the contention with a holder whose lease can be taken over after this time.
     pub const fn free_in(duration: Duration) -> Self {
         Self { free_in: Some(duration) }
     }
@@ -84,7 +84,7 @@ pub enum ReleaseOutcome {
 }
 
 impl ReleaseOutcome {
-    /// Whether this call freed the lock.
+    /// Returns whether this call freed the lock.
     pub const fn is_released(self) -> bool {
         matches!(self, Self::Released)
     }
@@ -111,12 +111,12 @@ pub struct Extension {
 }
 
 impl Extension {
-    /// A lease that ends at `expires_at` now.
+    /// Makes a lease that ends at `expires_at` now.
     pub const fn new(expires_at: Timestamp) -> Self {
         Self { expires_at, is_asked_for: false }
     }
 
-    /// Says whether somebody asked for the lock.
+    /// Sets whether somebody asked for the lock.
     #[must_use]
     pub const fn asked_for(mut self, asked: bool) -> Self {
         self.is_asked_for = asked;
@@ -125,7 +125,7 @@ impl Extension {
 }
 
 impl ExtendOutcome {
-    /// Whether the lease was replaced.
+    /// Returns whether the lease was replaced.
     pub const fn is_extended(self) -> bool {
         matches!(self, Self::Extended(_))
     }

@@ -21,6 +21,7 @@ use crate::{
 
 /// What becomes of the work when its lock is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum OnLost {
     /// It is dropped, and the caller gets [`LockLost`](crate::ErrorCode::LockLost).
     #[default]
@@ -62,7 +63,7 @@ pub enum Attempt<F: FenceToken = Fence> {
     Contended(Contention),
 }
 
-/// Work that has finished, and whether its lock lasted as long.
+/// The value of work that has finished, and whether its lock lasted as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report<T> {
@@ -73,7 +74,7 @@ pub struct Report<T> {
 }
 
 impl<T> Report<T> {
-    /// Work that returned `value`, and why its lock was not held any more by then.
+    /// Makes the report of work that returned `value`, with the reason why its lock was not held any more by then.
     pub const fn new(value: T, loss: Option<LossReason>) -> Self {
         Self { value, loss }
     }
@@ -125,7 +126,7 @@ impl<F: FenceToken> LockRequest<F> {
         self
     }
 
-    /// The whole budget for getting the lock: a wall, also for an attempt in flight. Default 5 s.
+    /// Sets the whole budget for getting the lock: a wall, also for an attempt in flight. Default 5 s.
     ///
     /// Zero means one attempt. A budget above the default lifts the default limit of ten retries, since a waiter
     /// who says ten minutes means ten minutes; delays then stay below 5 s.
@@ -140,7 +141,7 @@ impl<F: FenceToken> LockRequest<F> {
         self
     }
 
-    /// How many attempts may follow the first. Default 10.
+    /// Sets how many attempts may follow the first. Default 10.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.policy.max_retries = Some(retries);
         self.retries_were_set = true;
@@ -154,32 +155,32 @@ impl<F: FenceToken> LockRequest<F> {
         self
     }
 
-    /// The delay before the first retry. Default 100 ms.
+    /// Sets the delay before the first retry. Default 100 ms.
     pub fn retry_delay(mut self, delay: Duration) -> Self {
         self.policy.retry_delay = delay;
         self
     }
 
-    /// The longest delay between attempts.
+    /// Sets the longest delay between attempts.
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.policy.max_delay = Some(delay);
         self
     }
 
-    /// How delays grow. Default exponential.
+    /// Sets how delays grow. Default exponential.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.policy.backoff = backoff;
         self
     }
 
-    /// How much of a delay is random. Default half.
+    /// Sets how much of a delay is random. Default half.
     pub fn jitter(mut self, jitter: Jitter) -> Self {
         self.policy.jitter = jitter;
         self
     }
 
-    /// Ends waiting at once when the token fires. Called twice, either token does. It never keeps a held lock from
-    /// being released.
+    /// Ends waiting at once when the token fires. When it is called twice, either token does. It never keeps a held
+    /// lock from being released.
     pub fn cancel(mut self, token: CancellationToken) -> Self {
         self.cancel.push(token);
         self
@@ -187,10 +188,11 @@ impl<F: FenceToken> LockRequest<F> {
 
     /// Renews the lease every third of its length for as long as the guard lives.
     ///
-    /// The renewal is a task of the runtime that the lock is acquired on, so that runtime must be running: on a
-    /// `current_thread` runtime a caller that computes between two `block_on` calls is not renewed (the error of
-    /// the loss says so). Programs without a runtime of their own use the blocking API, which renews from a thread
-    /// of its own.
+    /// The renewal is a task of the runtime that the lock is acquired on. A `current_thread` runtime stands still while
+    /// its caller computes, in it or between two `block_on` calls; then a thread of the library renews instead, and a
+    /// warning tells of it. A runtime with several threads that are all blocked renews nothing, and the error of the
+    /// loss says so. A lock is kept for as long as its guard lives, also by work that hangs:
+    /// [`max_hold`](Self::max_hold) sets a limit.
     pub fn keep_alive(mut self) -> Self {
         self.keep_alive = true;
         self
@@ -209,19 +211,19 @@ impl<F: FenceToken> LockRequest<F> {
         self
     }
 
-    /// What becomes of the work of [`run`](Self::run) when the lock is lost. Default: it is stopped.
+    /// Sets what becomes of the work of [`run`](Self::run) when the lock is lost. Default: it is stopped.
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self
     }
 
-    /// What the holder calls itself, for people who wonder who holds the lock.
+    /// Sets what the holder calls itself, for people who wonder who holds the lock.
     pub fn label(mut self, label: impl IntoLabel) -> Self {
         self.label = Some(label.into_label());
         self
     }
 
-    /// Hears of a release of this lock that failed.
+    /// Calls the hook when a release of this lock failed.
     pub fn on_release_error(mut self, hook: impl Fn(&LockError, &Key, &LockId) + Send + Sync + 'static) -> Self {
         self.on_release_error = Some(Arc::new(hook));
         self

@@ -1,7 +1,7 @@
 //! When does the next attempt start?
 //!
 //! Pure arithmetic: no clock, no randomness of its own, so every line of the table in the guide is a test here.
-//! The loop that sleeps is in `attempt`.
+//! The loop that sleeps is in `acquisition`.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use crate::{LockError, Result};
 
 /// How the delay grows from one retry to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Backoff {
     /// Doubles with every retry.
     #[default]
@@ -19,6 +20,7 @@ pub enum Backoff {
 
 /// How much of a delay is left to chance, so that waiters do not march in step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Jitter {
     /// Half of the delay is random.
     #[default]
@@ -69,7 +71,7 @@ impl RetryPolicy {
     /// should not sleep through half a minute of a free lock.
     pub const PATIENT_MAX_DELAY: Duration = Duration::from_secs(5);
 
-    /// The delay before retry number `retry` (the first is 1), for a random number in `0.0..1.0`.
+    /// Returns the delay before retry number `retry` (the first is 1), for a random number in `0.0..1.0`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -97,7 +99,7 @@ impl RetryPolicy {
         self.max_delay.map_or(delay, |longest| delay.min(longest))
     }
 
-    /// How long to sleep before the next attempt, or `None` when there is to be none.
+    /// Returns how long to sleep before the next attempt, or `None` when there is to be none.
     ///
     /// `attempts` have been made and `elapsed` of the budget is used. A sleep that would pass the wall ends at the
     /// wall, where one last attempt is made.

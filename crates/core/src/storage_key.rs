@@ -17,7 +17,7 @@ pub struct StorageLimit {
 }
 
 impl StorageLimit {
-    /// A storage that takes names of `bytes`, of which `reserve` stay free for names derived from them.
+    /// Makes a storage that takes names of `bytes`, of which `reserve` stay free for names derived from them.
     pub const fn new(bytes: usize, reserve: usize) -> Self {
         Self { bytes, reserve }
     }
@@ -27,7 +27,7 @@ impl StorageLimit {
     }
 }
 
-/// The storage name of a lock.
+/// Returns the storage name of a lock.
 ///
 /// An empty prefix gives the bare key; colons at the prefix's end are dropped.
 ///
@@ -53,13 +53,12 @@ pub fn lock_key(prefix: &str, key: &Key, limit: StorageLimit) -> Result<String> 
         return Err(LockError::invalid(
             "a key of 24 hexadecimal digits cannot be told from a shortened name under this prefix",
         )
-        .with_hint("use a shorter prefix or another key")
-        .with_key(key));
+        .with_hint("use a shorter prefix or another key"));
     }
-    make(prefix, key.as_str(), limit).map_err(|error| error.with_key(key))
+    make(prefix, key.as_str(), limit)
 }
 
-/// The storage name of the fence counter that belongs to a lock's storage name.
+/// Returns the storage name of the fence counter that belongs to a lock's storage name.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when even the shortened name does not fit.
@@ -83,7 +82,7 @@ fn join(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}:{name}") }
 }
 
-/// Whether a name has the form of a shortened one: 24 lower-case hexadecimal digits.
+/// Returns whether a name has the form of a shortened one: 24 lower-case hexadecimal digits.
 pub fn looks_shortened(name: &str) -> bool {
     name.len() == 24 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

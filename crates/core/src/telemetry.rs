@@ -75,7 +75,7 @@ impl<B: LockBackend> Telemetry<B> {
         Self { backend, clock, pipe: Arc::new(Pipe::start(reveal, sink)) }
     }
 
-    /// For flushing and for the count of lost events.
+    /// Returns the handle for flushing and for the count of lost events.
     pub fn handle(&self) -> TelemetryHandle {
         TelemetryHandle(self.pipe.clone())
     }
@@ -92,7 +92,7 @@ impl TelemetryHandle {
         self.0.flush(patience)
     }
 
-    /// How many events a slow sink has lost.
+    /// Returns how many events a slow sink has lost.
     pub fn lost_events(&self) -> u64 {
         self.0.lost()
     }

@@ -27,7 +27,7 @@ pub const TOLERANCE_MS: i64 = 1000;
 /// How long a lock must have been dead before cleanup may remove it, where the server's clock decides.
 pub const CLEANUP_GUARD_MS: i64 = 2000;
 
-/// The one liveness predicate: a lease is alive while `expires_at > now - tolerance`.
+/// Returns whether a lease is alive, by the one predicate of all backends: `expires_at > now - tolerance`.
 ///
 /// ```
 /// use syncguard_core::time::{Timestamp, is_live};
@@ -40,7 +40,7 @@ pub const fn is_live(expires_at: Timestamp, now: Timestamp) -> bool {
     expires_at.0 > now.0.saturating_sub(TOLERANCE_MS)
 }
 
-/// How long until a lease that nobody renews can be taken over; zero when it can be now.
+/// Returns how long until a lease that nobody renews can be taken over; zero when it can be now.
 pub fn free_in(expires_at: Timestamp, now: Timestamp) -> Duration {
     let millis = expires_at.0.saturating_add(TOLERANCE_MS).saturating_sub(now.0);
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
@@ -51,23 +51,23 @@ pub fn free_in(expires_at: Timestamp, now: Timestamp) -> Duration {
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// From milliseconds since 1970.
+    /// Makes the moment that is this many milliseconds after 1970 began.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970 began.
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
-    /// When a lease of this length ends, if it starts now.
+    /// Returns when a lease of this length ends if it starts at this moment.
     #[must_use]
     pub const fn plus(self, ttl: Ttl) -> Self {
         Self(self.0.saturating_add(ttl.as_millis()))
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// Returns how long after `earlier` this moment is; zero if it is not later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -90,17 +90,17 @@ impl Serialize for Timestamp {
 pub struct BootTime(Duration);
 
 impl BootTime {
-    /// From the time since the clock's start.
+    /// Makes the moment that is this long after the clock's start.
     pub const fn from_start(elapsed: Duration) -> Self {
         Self(elapsed)
     }
 
-    /// The time since the clock's start.
+    /// Returns the time since the clock's start.
     pub const fn since_start(self) -> Duration {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// Returns how long after `earlier` this moment is; zero if it is not later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -125,13 +125,19 @@ impl Sub<Duration> for BootTime {
 /// A local clock with two hands.
 ///
 /// Real programs use [`SystemClock`]. Tests replace it to suspend the machine (boot time jumps, the runtime's timers
-/// do not) or to put a client's wall clock wrong.
+/// do not) or to set a client's wall clock wrong.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The hand that never steps and counts suspend: guards live by it.
+    /// Returns the time of the hand that never steps and counts suspend. Guards live by it.
     fn boot(&self) -> BootTime;
 
-    /// The hand that people set: the authority where the backend has no clock of its own.
+    /// Returns the time of the hand that people set. It decides where the backend has no clock of its own.
     fn wall(&self) -> Timestamp;
+
+    /// Returns whether [`boot`](Self::boot) is the machine's own hand, as it is for [`SystemClock`]. Nothing outside of
+    /// a test's own tasks waits by another one, because only the test knows when it moves.
+    fn is_system(&self) -> bool {
+        false
+    }
 }
 
 /// The machine's clocks: `CLOCK_BOOTTIME` (Linux; elsewhere the monotonic clock, which on macOS and Windows also runs while
@@ -167,6 +173,10 @@ impl Clock for SystemClock {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Timestamp(i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX))
     }
+
+    fn is_system(&self) -> bool {
+        true
+    }
 }
 
 /// tokio's clock as both hands, so that paused time in tests moves leases and guards alike.
@@ -174,8 +184,8 @@ impl Clock for SystemClock {
 pub struct TokioClock;
 
 impl TokioClock {
-    /// The first look of this process on both clocks, a day back: so the difference stays positive however runtimes of
-    /// one process were paused.
+    /// The first look of this process on both clocks, a day back: so the difference stays positive however
+    /// runtimes of one process were paused.
     #[allow(clippy::disallowed_methods, reason = "the pausable clock of tests")]
     fn start() -> &'static (std::time::Instant, Timestamp) {
         static START: OnceLock<(std::time::Instant, Timestamp)> = OnceLock::new();

@@ -86,7 +86,8 @@ impl TlsFiles {
     }
 }
 
-/// The cryptography of all backends. Named here, because a process-wide default belongs to the application.
+/// Returns the cryptography that all backends use. It is named here because a process-wide default belongs to the
+/// application.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

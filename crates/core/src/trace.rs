@@ -97,6 +97,18 @@ pub(crate) fn release_failed(error: &LockError, key: &Key, lock_id: &LockId) {
     let _ = (error, key, lock_id);
 }
 
+/// A renewal that its own runtime did not make, although somebody else can.
+pub(crate) fn runtime_stands_still(key: &Key) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        target: "syncguard",
+        key_hash = %key.hash(),
+        "the runtime that the lock was acquired on does not run; its lease is renewed from a thread of its own"
+    );
+    #[cfg(not(feature = "tracing"))]
+    let _ = key;
+}
+
 /// A renewal that did not succeed; it is tried again while the lease lasts.
 pub(crate) fn renewal_failed(error: &LockError, key: &Key) {
     #[cfg(feature = "tracing")]

@@ -29,7 +29,7 @@ impl Ttl {
     /// 366 days.
     pub const MAX: Self = Self(366 * 24 * 60 * 60 * 1000);
 
-    /// Validates; a part below a millisecond is cut off.
+    /// Validates a duration; a part below a millisecond is cut off.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) below 1 ms or above 366 days.
@@ -48,12 +48,12 @@ impl Ttl {
         if (Self::MIN.0..=Self::MAX.0).contains(&millis) { Ok(Self(millis)) } else { Err(out_of_range()) }
     }
 
-    /// In milliseconds, as every storage keeps it.
+    /// Returns the length in milliseconds, as every storage keeps it.
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
-    /// As a duration.
+    /// Returns the length as a duration.
     pub const fn duration(self) -> Duration {
         Duration::from_millis(self.0.unsigned_abs())
     }

@@ -86,12 +86,12 @@ impl WakeHub {
         }
     }
 
-    /// The topics that have waiters now.
+    /// Returns the topics that have waiters now.
     pub fn waited_for(&self) -> Vec<Arc<str>> {
         self.topics().keys().cloned().collect()
     }
 
-    /// Whether anybody waits for the topic.
+    /// Returns whether anybody waits for the topic.
     pub fn has_waiters(&self, topic: &str) -> bool {
         self.topics().contains_key(topic)
     }
@@ -142,18 +142,18 @@ struct Subscription {
 }
 
 impl WakeHint {
-    /// The hint of a backend that cannot push.
+    /// Returns the hint of a backend that cannot push.
     pub const fn never() -> Self {
         Self(None)
     }
 
-    /// Whether this hint can ever resolve.
+    /// Returns whether this hint can ever resolve.
     pub const fn is_live(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether this waiter was the first of its process. It must look once more: a release before it registered was
-    /// heard by nobody. Those after it need not, because a waiter that was there before them hears it.
+    /// Returns whether this waiter was the first of its process. It must look once more: a release before it registered
+    /// was heard by nobody. Those after it need not, because a waiter that was there before them hears it.
     pub fn is_first(&self) -> bool {
         self.0.as_ref().is_some_and(|subscription| subscription.is_first)
     }

@@ -17,7 +17,7 @@ macro_rules! settings_of_the_wrapped_request {
             self
         }
 
-        /// Ends waiting at once when the token fires. Called twice, either token does.
+        /// Ends waiting at once when the token fires. When it is called twice, either token does.
         pub fn cancel(mut self, token: tokio_util::sync::CancellationToken) -> Self {
             self.request = self.request.cancel(token);
             self

@@ -19,7 +19,7 @@ const APART: Duration = Duration::from_millis(1);
 /// However many there are, nobody holds a hint back for longer.
 const LONGEST: Duration = Duration::from_millis(1000);
 
-/// How long to hold a hint back when this many processes listen.
+/// Returns how long to hold a hint back when this many processes listen.
 ///
 /// A few processes, chosen by chance, act at once; the others hold the hint back for a while and drop it when the next
 /// release comes first. So a thousand processes cost a release a handful of attempts, and if none of the handful was

@@ -23,8 +23,8 @@ const WORDS: &[&str] = &[
     "signature",
 ];
 
-/// Whether a name looks like a secret: it contains one of the deny-listed words, or has the form of a lock id or of a
-/// JWT.
+/// Returns whether a name looks like a secret: it contains one of the deny-listed words, or has the form of a lock id
+/// or of a JWT.
 ///
 /// ```
 /// use syncguard_core::telemetry::is_sensitive;

@@ -116,12 +116,12 @@ impl LockEvent {
         self
     }
 
-    /// Whether it was done.
+    /// Returns whether it was done.
     pub fn is_ok(&self) -> bool {
         self.reason.is_none()
     }
 
-    /// The outcome in one word: `ok` or the reason.
+    /// Returns the outcome in one word: `ok` or the reason.
     pub fn outcome(&self) -> &'static str {
         self.reason.map_or("ok", Reason::as_str)
     }
