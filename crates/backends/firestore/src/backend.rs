@@ -84,25 +84,25 @@ impl LockBackend for FirestoreBackend {
     }
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
-        self.acquire_lock(request).await.map_err(|error| error.with_key(request.key).with_lock_id(request.lock_id))
+        self.acquire_lock(request).await
     }
 
     async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        self.release_lock(lock_id).await.map_err(|error| error.with_lock_id(lock_id))
+        self.release_lock(lock_id).await
     }
 
     async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        self.extend_lock(lock_id, ttl).await.map_err(|error| error.with_lock_id(lock_id))
+        self.extend_lock(lock_id, ttl).await
     }
 
     async fn is_locked(&self, key: &Key) -> Result<bool> {
-        self.look_at_key(key).await.map_err(|error| error.with_key(key))
+        self.look_at_key(key).await
     }
 
     async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
         match query {
-            Lookup::Key(key) => self.lookup_key(key).await.map_err(|error| error.with_key(key)),
-            Lookup::LockId(lock_id) => self.lookup_lock_id(lock_id).await.map_err(|error| error.with_lock_id(lock_id)),
+            Lookup::Key(key) => self.lookup_key(key).await,
+            Lookup::LockId(lock_id) => self.lookup_lock_id(lock_id).await,
         }
     }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use syncguard_core::tls::TlsFiles;
 use syncguard_core::{Clock, LockError, Result, SystemClock};
 
 use crate::FirestoreBackend;
@@ -29,11 +30,11 @@ pub struct FirestoreBuilder {
     pub(crate) credentials: Option<PathBuf>,
     pub(crate) emulator: Option<String>,
     pub(crate) endpoint: Option<String>,
-    pub(crate) root_certificate: Option<Vec<u8>>,
+    pub(crate) tls: TlsFiles,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-// The path of a key file and a private certificate are nobody's business in a log.
+// The path of a key file is nobody's business in a log.
 impl fmt::Debug for FirestoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FirestoreBuilder")
@@ -60,7 +61,7 @@ impl FirestoreBuilder {
             credentials: None,
             emulator: std::env::var("FIRESTORE_EMULATOR_HOST").ok().filter(|host| !host.is_empty()),
             endpoint: None,
-            root_certificate: None,
+            tls: TlsFiles::new(),
             clock: Arc::new(SystemClock),
         }
     }
@@ -120,16 +121,16 @@ impl FirestoreBuilder {
     }
 
     /// Another endpoint than `https://firestore.googleapis.com`: a regional or a private one. Always TLS. It also
-    /// switches an emulator from the environment off.
+    /// switches off an emulator that the environment names.
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoint = Some(url.into());
         self.emulator = None;
         self
     }
 
-    /// A certificate authority (PEM) to trust beside the system's, for a private endpoint.
-    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root_certificate = Some(pem.into());
+    /// Trusts the authorities in this PEM file instead of the system's, for a private endpoint.
+    pub fn tls_ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.tls.roots = Some(file.into());
         self
     }
 

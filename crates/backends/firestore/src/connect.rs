@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use syncguard_core::{LockError, Result};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use crate::builder::FirestoreBuilder;
 
@@ -17,10 +17,7 @@ pub(crate) fn endpoint(options: &FirestoreBuilder) -> Result<Endpoint> {
         return Ok(kept_alive(endpoint, options));
     }
     let url = options.endpoint.as_deref().unwrap_or(GOOGLE).to_owned();
-    let mut tls = ClientTlsConfig::new().with_native_roots();
-    if let Some(pem) = &options.root_certificate {
-        tls = tls.ca_certificate(Certificate::from_pem(pem));
-    }
+    let tls = ClientTlsConfig::new().trust_anchors(options.tls.load_roots()?.roots);
     let endpoint = Endpoint::from_shared(url)
         .map_err(invalid)?
         .tls_config(tls)
@@ -34,6 +31,10 @@ pub(crate) fn endpoint(options: &FirestoreBuilder) -> Result<Endpoint> {
 fn kept_alive(endpoint: Endpoint, options: &FirestoreBuilder) -> Endpoint {
     endpoint
         .connect_timeout(options.timeout)
+        // For a connection that nobody uses, on which no pings are sent.
+        .tcp_keepalive(Some(Duration::from_secs(9)))
+        .tcp_keepalive_interval(Some(Duration::from_secs(2)))
+        .tcp_keepalive_retries(Some(3))
         .http2_keep_alive_interval(Duration::from_secs(8))
         .keep_alive_timeout(Duration::from_secs(4))
 }

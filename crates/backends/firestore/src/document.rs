@@ -142,8 +142,7 @@ pub(crate) fn refuse_clash(stored: &Key, asked: &Key) -> Result<()> {
         return Ok(());
     }
     Err(LockError::invalid("another key is stored in the document of this key")
-        .with_hint("one of the two is the hash of the other; use another key")
-        .with_key(asked))
+        .with_hint("one of the two is the hash of the other; use another key"))
 }
 
 /// The whole lock document, to be written.

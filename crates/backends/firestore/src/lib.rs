@@ -3,13 +3,13 @@
 //! One document per lock, one per fence counter, no server-side transaction: an operation reads, decides, and commits
 //! on the condition that nothing it read has changed. Firestore offers no clock to ask, so **each client's own clock
 //! decides when a lease is over**: run NTP on every machine, watch [`FirestoreBackend::clock_offset`], and have acquire
-//! refuse a wrong clock with `?clock=strict`. Where clocks cannot be trusted, use another backend.
+//! refuse a wrong clock with `?strict_clock=true`. Where clocks cannot be trusted, use another backend.
 //!
 //! ```no_run
 //! use syncguard_firestore::FirestoreBackend;
 //!
 //! # async fn example() -> Result<(), syncguard_core::LockError> {
-//! let backend = FirestoreBackend::connect("firestore://my-project?clock=strict").await?;
+//! let backend = FirestoreBackend::connect("firestore://my-project?strict_clock=true").await?;
 //! # let _ = backend;
 //! # Ok(())
 //! # }

@@ -11,7 +11,7 @@ impl FirestoreBuilder {
     ///
     /// ```
     /// # use syncguard_firestore::FirestoreBuilder;
-    /// assert!(FirestoreBuilder::from_url("firestore://my-project?collection=locks&clock=strict").is_ok());
+    /// assert!(FirestoreBuilder::from_url("firestore://my-project?collection=locks&strict_clock=true").is_ok());
     /// let error = FirestoreBuilder::from_url("firestore://my-project?colection=locks").unwrap_err();
     /// assert_eq!(error.to_string(), "`colection` is not an option of a firestore URL");
     /// ```
@@ -43,20 +43,29 @@ impl FirestoreBuilder {
 
     fn take_options(&mut self, options: &mut UrlOptions) -> Result<()> {
         options.refuse_renamed("request_timeout", "timeout")?;
+        options.refuse_renamed("clock", "strict_clock")?;
         if let Some(collection) = options.take_text("collection") {
             self.collection = collection;
         }
         if let Some(collection) = options.take_text("fence_collection") {
             self.fence_collection = collection;
         }
-        if let Some(strict) = options.take_word("clock", &[("strict", true), ("warn", false)])? {
+        if let Some(strict) = options.take_bool("strict_clock")? {
             self.strict_clock = strict;
         }
         if let Some(credentials) = options.take_path("credentials") {
             self.credentials = Some(credentials);
         }
+        // The endpoint first: it switches an emulator off that only the environment names.
+        if let Some(endpoint) = options.take_text("endpoint") {
+            self.endpoint = Some(endpoint);
+            self.emulator = None;
+        }
         if let Some(emulator) = options.take_text("emulator") {
             self.emulator = Some(emulator);
+        }
+        if let Some(file) = options.take_path("tls_ca") {
+            self.tls.roots = Some(file);
         }
         if let Some(floor) = options.take_word("fence_floor", &[("clock", true), ("none", false)])? {
             self.fence_floor = floor;
@@ -91,10 +100,13 @@ mod tests {
     #[test]
     fn a_url_carries_every_option() {
         let builder = FirestoreBuilder::from_url(
-            "firestore://proj-1/other?collection=l&fence_collection=f&clock=strict&credentials=%2Ftmp%2Fk.json\
-             &emulator=127.0.0.1:8080&fence_floor=clock&cleanup_in_is_locked=true&timeout=750ms",
+            "firestore://proj-1/other?collection=l&fence_collection=f&strict_clock=true&credentials=%2Ftmp%2Fk.json\
+             &emulator=127.0.0.1:8080&fence_floor=clock&cleanup_in_is_locked=true&timeout=750ms&tls_ca=%2Fca.pem\
+             &endpoint=https:%2F%2Ffirestore.example",
         )
         .unwrap();
+        assert_eq!(builder.tls.roots, Some(PathBuf::from("/ca.pem")));
+        assert_eq!(builder.endpoint.as_deref(), Some("https://firestore.example"));
         assert_eq!((builder.project.as_str(), builder.database.as_str()), ("proj-1", "other"));
         assert_eq!((builder.collection.as_str(), builder.fence_collection.as_str()), ("l", "f"));
         assert!(builder.strict_clock && builder.fence_floor && builder.cleanup_in_is_locked);
@@ -132,7 +144,8 @@ mod tests {
             "firestore://p?fence_collection=a%2Fb",
             "firestore://p?fence_collection=locks",
             "firestore://p?collection=x&fence_collection=x",
-            "firestore://p?clock=loose",
+            "firestore://p?strict_clock=maybe",
+            "firestore://p?clock=strict",
             "firestore://p?timeout=5",
             "firestore://p?request_timeout=5s",
             "firestore://p?timeout=0s",
@@ -140,6 +153,7 @@ mod tests {
             "firestore://p?emulator=example.com:8080",
             "firestore://p?emulator=127.0.0.1.example.com:8080",
             "firestore://p?emulator=localhost",
+            "firestore://p?endpoint=http:%2F%2Ffirestore.example",
         ] {
             let error = refused(url);
             assert!(!format!("{error:?}").contains("secret"), "{error:?}");

@@ -90,12 +90,6 @@ pub(crate) fn crossed() -> LockError {
     LockError::internal("the writer answered another question")
 }
 
-fn warn_near_limit(fence: Fence, key: &Key) {
-    if fence.is_near_limit() {
-        tracing::warn!(target: "syncguard", key_hash = %key.hash(), %fence, "the fence counter nears its limit");
-    }
-}
-
 impl LockBackend for SqliteBackend {
     type Fence = Fence;
 
@@ -114,29 +108,21 @@ impl LockBackend for SqliteBackend {
             ttl: request.ttl,
             label: request.label.cloned(),
         });
-        let answer = self.write(operation).await;
-        match answer.map_err(|error| error.with_key(request.key).with_lock_id(request.lock_id))? {
-            Answer::Acquired(outcome) => {
-                if let AcquireOutcome::Acquired(lease) = outcome {
-                    warn_near_limit(lease.fence, request.key);
-                }
-                Ok(outcome)
-            }
+        match self.write(operation).await? {
+            Answer::Acquired(outcome) => Ok(outcome),
             _ => Err(crossed()),
         }
     }
 
     async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        let answer = self.write(Operation::Release { lock_id: lock_id.clone() }).await;
-        match answer.map_err(|error| error.with_lock_id(lock_id))? {
+        match self.write(Operation::Release { lock_id: lock_id.clone() }).await? {
             Answer::Released(outcome, _) => Ok(outcome),
             _ => Err(crossed()),
         }
     }
 
     async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        let answer = self.write(Operation::Extend { lock_id: lock_id.clone(), ttl }).await;
-        match answer.map_err(|error| error.with_lock_id(lock_id))? {
+        match self.write(Operation::Extend { lock_id: lock_id.clone(), ttl }).await? {
             Answer::Extended(outcome) => Ok(outcome),
             _ => Err(crossed()),
         }
@@ -149,7 +135,7 @@ impl LockBackend for SqliteBackend {
             let held = row::lock_of_key(db, &asked).map_err(|error| Pool::unread(&path, &error))?;
             held.map(|held| held.liveness(clock.wall())).transpose()
         };
-        let liveness = self.pool.read(look).await.map_err(|error| error.with_key(key))?;
+        let liveness = self.pool.read(look).await?;
         if self.cleanup_in_is_locked && liveness == Some(Liveness::LongDead) {
             self.pool.clean_up_later(name, &self.clock);
         }
@@ -166,7 +152,7 @@ impl LockBackend for SqliteBackend {
                     Some(held) => held.into_live_info(clock.wall()),
                     None => Ok(None),
                 };
-                self.pool.read(look).await.map_err(|error| error.with_key(key))
+                self.pool.read(look).await
             }
             Lookup::LockId(lock_id) => {
                 let asked = lock_id.clone();
@@ -174,7 +160,7 @@ impl LockBackend for SqliteBackend {
                     Some(held) => held.into_live_info(clock.wall()),
                     None => Ok(None),
                 };
-                self.pool.read(look).await.map_err(|error| error.with_lock_id(lock_id))
+                self.pool.read(look).await
             }
         }
     }

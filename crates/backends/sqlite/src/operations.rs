@@ -164,12 +164,9 @@ fn acquire(db: &Connection, request: &Acquire, now: Timestamp) -> Result<Acquire
     if let Some(held) = lock_of_key(db, &request.name)?
         && let Some(answer) = answer_held(&held, &request.lock_id, now)
     {
-        return Ok(answer.map_err(|error| error.with_key(&request.key))?);
+        return Ok(answer?);
     }
-    let fence = next_fence(db, &request.fence_name).map_err(|failure| match failure {
-        Failure::Own(error) => Failure::Own(error.with_key(&request.key)),
-        storage @ Failure::Storage(_) => storage,
-    })?;
+    let fence = next_fence(db, &request.fence_name)?;
     let counter = i64::try_from(fence.get()).unwrap_or(i64::MAX);
     db.prepare_cached(RAISE_COUNTER)?.execute(params![request.fence_name, counter])?;
     let expires_at = now.plus(request.ttl);

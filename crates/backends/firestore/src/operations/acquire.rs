@@ -3,9 +3,7 @@
 //! Lock and counter are read together, and written together on the condition that neither has changed.
 
 use syncguard_core::time::{free_in, is_live};
-use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Contention, Fence, Key, Lease, LockError, LockId, Result, Timestamp,
-};
+use syncguard_core::{AcquireOutcome, AcquireRequest, Contention, Fence, Lease, LockError, LockId, Result, Timestamp};
 
 use crate::backend::FirestoreBackend;
 use crate::document::{Holder, NewLock, StoredCounter, StoredLock, expect_key, refuse_clash, write_counter};
@@ -48,7 +46,6 @@ impl FirestoreBackend {
                     if !retry.was_disputed() {
                         self.window.won();
                     }
-                    warn_near_limit(grant.fence, request.key);
                     return Ok(AcquireOutcome::Acquired(Lease::new(grant.fence, new.expires_at).observed_at(now)));
                 }
                 Err(error) => {
@@ -111,10 +108,4 @@ fn server_millis(read_time: Option<prost_types::Timestamp>) -> Result<u64> {
     let time = read_time.ok_or_else(|| LockError::internal("firestore gave no read time to base the fence on"))?;
     let seconds = u64::try_from(time.seconds).unwrap_or(0);
     Ok(seconds.saturating_mul(1000).saturating_add(u64::try_from(time.nanos / 1_000_000).unwrap_or(0)))
-}
-
-fn warn_near_limit(fence: Fence, key: &Key) {
-    if fence.is_near_limit() {
-        tracing::warn!(target: "syncguard", key_hash = %key.hash(), %fence, "the fence counter nears its limit");
-    }
 }

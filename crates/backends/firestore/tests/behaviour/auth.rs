@@ -31,8 +31,7 @@ impl Tls {
     }
 
     fn builder(&self) -> FirestoreBuilder {
-        let authority = std::fs::read(&self.certificates.ca).unwrap();
-        FirestoreBackend::builder(self.project.id.as_str()).endpoint(self.url.as_str()).root_certificate(authority)
+        FirestoreBackend::builder(self.project.id.as_str()).endpoint(self.url.as_str()).tls_ca(&self.certificates.ca)
     }
 
     fn file(&self, name: &str, text: &str) -> PathBuf {
@@ -164,9 +163,9 @@ async fn the_application_default_credentials_are_found_by_the_environment() {
 async fn a_server_that_nobody_vouches_for_never_sees_the_token() {
     let tls = Tls::start().await;
     let stranger = TempDir::new().unwrap();
-    let wrong = std::fs::read(Certificates::create(stranger.path()).unwrap().ca).unwrap();
+    let wrong = Certificates::create(stranger.path()).unwrap().ca;
     let file = tls.file("account.json", &service_account(tls.folder.path()));
-    let backend = tls.builder().root_certificate(wrong).credentials(file).connect().await.unwrap();
+    let backend = tls.builder().tls_ca(wrong).credentials(file).connect().await.unwrap();
 
     let error = backend.is_locked(&key("k")).await.unwrap_err();
 

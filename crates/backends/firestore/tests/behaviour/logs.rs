@@ -5,8 +5,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use super::support::raw::{lock_fields, text};
-use super::support::{Fault, Project, WrongClock, key, take};
-use syncguard_core::{Clock, HashId, LockBackend, SystemClock};
+use super::support::{Fault, Project, WrongClock, key};
+use syncguard_core::{Clock, HashId, LockBackend, Locker, SystemClock};
 use tonic::Code;
 use tracing_subscriber::EnvFilter;
 
@@ -51,7 +51,8 @@ async fn warnings_show_hashes_and_no_names() {
     // A counter near its limit, a lock id on two documents, a clock that is off, a stream that breaks.
     let near = HashMap::from([("fence".to_owned(), text("090000000000000"))]);
     raw.put("fence_counters", "fence:canary-key", near).await;
-    let (id, _) = take(&backend, "canary-key").await;
+    let guard = Locker::new(backend.clone()).lock("canary-key").try_acquire().await.unwrap().unwrap();
+    let id = guard.leak();
     let dead = SystemClock.wall().as_millis() - 60_000;
     raw.put("locks", "canary-copy", lock_fields("canary-copy", id.as_str(), 1, dead)).await;
     project.faults.next("Listen", Fault::Refuse(Code::Unavailable));

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use super::support::{Scene, acquire, holder, key};
-use syncguard_core::{Fence, LockId};
+use super::support::{Scene, key};
+use syncguard_core::{Fence, Locker};
 
 /// A log in memory.
 #[derive(Clone, Default)]
@@ -24,8 +24,8 @@ impl Write for Log {
 #[tokio::test]
 async fn a_counter_near_its_limit_warns_once_and_by_hash_only() {
     let scene = Scene::new();
-    let backend = scene.open();
-    let (key, id) = (key("canary-key"), LockId::random());
+    let locker = Locker::new(scene.open());
+    let key = key("canary-key");
     let sql = "INSERT INTO syncguard_fence_counters (fence_key, fence) VALUES ('fence:canary-key', ?1)";
     scene.sql().execute(sql, [i64::try_from(Fence::WARN.get()).unwrap()]).unwrap();
     let log = Log::default();
@@ -36,11 +36,11 @@ async fn a_counter_near_its_limit_warns_once_and_by_hash_only() {
         .finish();
 
     let listening = tracing::subscriber::set_default(subscriber);
-    holder(acquire(&backend, &key, &id).await).unwrap();
+    let guard = locker.lock(&key).try_acquire().await.unwrap().unwrap();
     drop(listening);
 
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert_eq!(text.matches("WARN").count(), 1, "{text}");
     assert!(text.contains(&key.hash().to_string()), "{text}");
-    assert!(!text.contains("canary-key") && !text.contains(id.as_str()), "{text}");
+    assert!(!text.contains("canary-key") && !text.contains(guard.lock_id().as_str()), "{text}");
 }
