@@ -44,6 +44,7 @@ pub mod proxy;
 pub mod redis;
 pub mod shared;
 pub mod tls;
+mod trials;
 
 pub use firestore::FirestoreEmulator;
 pub use place::free_port;
@@ -54,3 +55,4 @@ pub use shared::{
     firestore_emulator, fresh_postgres_database, pgbouncer_url, postgres_ca, postgres_tls_url, postgres_url, redis_ca,
     redis_cluster_url, redis_sentinel_url, redis_tls_url, redis_url,
 };
+pub use trials::trials;

@@ -3,6 +3,8 @@
 //! A TCP proxy on a port of its own in front of any server. The fault can be changed at any moment and holds for the
 //! connections that exist as well as for new ones; the counters prove that it fired. Two threads per connection, one
 //! per direction; each looks at the fault at least every [`TICK`].
+//!
+//! Longer than other files: every fault is a line in each of the steps of `Pump`, which are read together or not at all.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

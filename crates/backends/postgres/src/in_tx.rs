@@ -79,6 +79,6 @@ impl PostgresBackend {
         let own = [column::<String>(&before, "own_lock_timeout")?, column::<String>(&before, "own_statement_timeout")?];
         let own = [text(&own[0]), text(&own[1])];
         query("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)", &own).await?;
-        read_acquire(&decided, request.key)
+        read_acquire(&decided)
     }
 }

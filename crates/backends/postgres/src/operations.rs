@@ -99,7 +99,7 @@ impl Inner {
             }
             outcome => outcome,
         }?;
-        read_acquire(&row, request.key)
+        read_acquire(&row)
     }
 
     /// Decides by one statement where the connection is ours alone. Whoever finds somebody else at the key comes again
@@ -153,7 +153,7 @@ impl Inner {
         if self.settings.cleanup_in_is_locked && removable == Some(true) {
             self.clean_up(names.lock);
         }
-        live.ok_or_else(|| error::damaged("expiry").with_key(key))
+        live.ok_or_else(|| error::damaged("expiry"))
     }
 
     /// Removes one dead lock in the background. Tidying up is a courtesy: nobody waits for it, and there is one at a
@@ -179,11 +179,7 @@ impl Inner {
             Lookup::LockId(id) => self.ask_one(|all| &all.lookup_by_lock_id, &Hidden(id.as_str())).await?,
         };
         let Some(row) = row else { return Ok(None) };
-        let info = read_info(&row).map_err(|error| match query {
-            Lookup::Key(key) => error.with_key(key),
-            Lookup::LockId(_) => error,
-        })?;
-        let Some(info) = info else { return Ok(None) };
+        let Some(info) = read_info(&row)? else { return Ok(None) };
         let is_asked_for = match query {
             Lookup::Key(key) => info.reveal().key == key,
             Lookup::LockId(id) => info.reveal().lock_id == id,

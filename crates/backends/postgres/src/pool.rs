@@ -24,6 +24,9 @@ use crate::error;
 use crate::introduce::Purpose;
 use crate::statement::{Columns, Sql};
 
+/// An operation that was left after so long without its answers has seen a silence, and not only a slow answer.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// The connections of one backend.
 pub(crate) enum Pool {
     Own(Box<OwnPool>),
@@ -71,7 +74,10 @@ impl Pool {
             Self::Own(pool) => pool.get(deadline).await,
             #[cfg(feature = "deadpool")]
             Self::Brought(pool) => match timeout_at(deadline, pool.get()).await {
-                Ok(Ok(object)) => Ok(Session { inner: Some(Inner::Brought(object)), state: State::Clean }),
+                Ok(Ok(object)) => {
+                    let inner = Some(Inner::Brought(object));
+                    Ok(Session { inner, state: State::Clean, begun: Instant::now() })
+                }
                 Ok(Err(error)) => Err(error::from_pool(&error)),
                 Err(_) => Err(error::all_busy()),
             },
@@ -113,7 +119,7 @@ impl OwnPool {
             None => self.open(deadline).await?,
         };
         let inner = Inner::Own { session, home: self.idle.clone(), _permit: permit };
-        Ok(Session { inner: Some(inner), state: State::Clean })
+        Ok(Session { inner: Some(inner), state: State::Clean, begun: Instant::now() })
     }
 
     /// An idle connection of this runtime that is not known to be closed.
@@ -163,6 +169,8 @@ enum Inner {
 pub(crate) struct Session {
     inner: Option<Inner>,
     state: State,
+    /// When the last operation began.
+    begun: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -196,6 +204,13 @@ impl Session {
     /// From here on until [`finished`](Self::finished) the connection is not fit for anybody else.
     pub(crate) fn begin(&mut self) {
         self.state = State::Busy;
+        self.begun = Instant::now();
+    }
+
+    /// Whether the operation was left after such a wait that the connection must be taken for a silent one. A renewal
+    /// has a bound of its own, which ends before the backend's.
+    fn was_silent(&self) -> bool {
+        self.state == State::Broken || (self.state == State::Busy && self.begun.elapsed() >= SILENCE)
     }
 
     /// Every answer was received.
@@ -229,9 +244,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        let was_silent = self.was_silent();
         match (self.inner.take(), self.state) {
             (Some(Inner::Own { session, home, _permit }), State::Clean) => lock(&home).push(session),
-            (Some(Inner::Own { home, .. }), State::Broken) => lock(&home).clear(),
+            (Some(Inner::Own { home, .. }), _) if was_silent => lock(&home).clear(),
             #[cfg(feature = "deadpool")]
             // Dropping the object returns it to its pool; taking it out first closes it.
             (Some(Inner::Brought(object)), State::Busy | State::Broken) => {

@@ -11,7 +11,7 @@ use tokio_postgres::types::FromSql;
 use crate::error;
 
 /// What `acquire.sql` answered.
-pub(crate) fn read_acquire(row: &Row, key: &Key) -> Result<AcquireOutcome> {
+pub(crate) fn read_acquire(row: &Row) -> Result<AcquireOutcome> {
     let expires_at: Option<i64> = column(row, "expires_at_ms")?;
     let fence: Option<i64> = column(row, "fence")?;
     let now = Timestamp::from_millis(column(row, "now_ms")?);
@@ -22,12 +22,12 @@ pub(crate) fn read_acquire(row: &Row, key: &Key) -> Result<AcquireOutcome> {
     }
     let free: Option<bool> = column(row, "free")?;
     match (free, fence) {
-        (None, _) => Err(error::damaged("expiry").with_key(key)),
+        (None, _) => Err(error::damaged("expiry")),
         // Free, and yet no fence: the counter is outside its limits, and nothing was written.
-        (Some(true), None) => Err(fence_exhausted().with_key(key)),
+        (Some(true), None) => Err(fence_exhausted()),
         // Free, a fence, and yet not taken: somebody inserted a lock without asking for the key's advisory lock.
         (Some(true), Some(_)) => Ok(AcquireOutcome::Contended(Contention::default())),
-        (Some(false), _) => read_held(row, key, now),
+        (Some(false), _) => read_held(row, now),
     }
 }
 
@@ -36,15 +36,15 @@ fn fence_exhausted() -> LockError {
         .with_hint("the counter was damaged or restored badly; use a new key or repair the counter by hand")
 }
 
-fn read_held(row: &Row, key: &Key, now: Timestamp) -> Result<AcquireOutcome> {
+fn read_held(row: &Row, now: Timestamp) -> Result<AcquireOutcome> {
     let stored: Option<i64> = column(row, "stored_expires_at_ms")?;
-    let expires_at = Timestamp::from_millis(stored.ok_or_else(|| error::damaged("expiry").with_key(key))?);
+    let expires_at = Timestamp::from_millis(stored.ok_or_else(|| error::damaged("expiry"))?);
     if column::<Option<bool>>(row, "sound")? != Some(true) {
-        return Err(error::damaged("lock id or fence").with_key(key));
+        return Err(error::damaged("lock id or fence"));
     }
     if column::<Option<bool>>(row, "ours")? == Some(true) {
         let fence: Option<String> = column(row, "stored_fence")?;
-        let fence = fence.and_then(|text| text.parse().ok()).ok_or_else(|| error::damaged("fence").with_key(key))?;
+        let fence = fence.and_then(|text| text.parse().ok()).ok_or_else(|| error::damaged("fence"))?;
         return Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)));
     }
     Ok(AcquireOutcome::Contended(Contention::free_in(free_in(expires_at, now))))

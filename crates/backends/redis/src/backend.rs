@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redis::aio::ConnectionLike;
 use syncguard_core::inspect::Pace;
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Inspector, Key, LockBackend,
@@ -62,15 +61,16 @@ impl RedisBackend {
         Ok(backend)
     }
 
-    /// Uses a connection that you made: a multiplexed or managed one, or a cluster connection.
+    /// Uses a connection that you made (feature `client`): a multiplexed or managed one, or a cluster connection.
     ///
     /// Of the options only those about names and operations count. Waiters are not woken, because a shared connection
     /// cannot listen; they poll. If your connection repeats commands by itself, switch that off.
     ///
     /// # Errors
     /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for options that contradict each other.
+    #[cfg(feature = "client")]
     pub fn from_connection(
-        connection: impl ConnectionLike + Clone + Send + Sync + 'static,
+        connection: impl redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
         options: &RedisBuilder,
     ) -> Result<Self> {
         options.validate()?;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, Value};
 use rustls::pki_types::ServerName;
+use socket2::TcpKeepalive;
 use syncguard_core::ErrorCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -302,6 +303,7 @@ impl Stream {
             Address::Tcp { host, port } => {
                 let tcp = TcpStream::connect((host.as_str(), *port)).await?;
                 tcp.set_nodelay(true)?;
+                bound_silence(&tcp)?;
                 match tls {
                     None => Box::new(tcp),
                     Some(connector) => {
@@ -318,6 +320,18 @@ impl Stream {
         };
         Ok(Self { inner, heard: Arc::default() })
     }
+}
+
+/// Has the system end a connection that stays silent for 15 s, also one that nobody uses: a network that forgot it is
+/// found out before the next call has to. Calls do not wait for it, see [`pool`](crate::pool).
+fn bound_silence(tcp: &TcpStream) -> io::Result<()> {
+    let socket = socket2::SockRef::from(tcp);
+    let ask = TcpKeepalive::new().with_time(Duration::from_secs(9)).with_interval(Duration::from_secs(2));
+    #[cfg(not(target_os = "windows"))]
+    let ask = ask.with_retries(3);
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(15)))?;
+    socket.set_tcp_keepalive(&ask)
 }
 
 impl AsyncRead for Stream {
@@ -346,4 +360,25 @@ impl AsyncWrite for Stream {
 
 fn silent_handshake() -> rustls::Error {
     rustls::Error::General("no answer to the handshake; the port may be for plaintext".to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_silent_socket_is_ended_by_the_system_within_fifteen_seconds() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+
+        bound_silence(&tcp).unwrap();
+
+        let socket = socket2::SockRef::from(&tcp);
+        assert!(socket.keepalive().unwrap());
+        let (idle, interval) = (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap());
+        assert!(idle + interval * socket.tcp_keepalive_retries().unwrap() <= Duration::from_secs(15));
+        assert!(socket.tcp_user_timeout().unwrap().unwrap() <= Duration::from_secs(15));
+    }
 }

@@ -23,6 +23,7 @@ use crate::script::Script;
 pub(crate) enum Router {
     Server(Box<Pool>),
     Cluster(Arc<Cluster>),
+    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "nobody can bring a connection along"))]
     Given(Box<dyn Given>),
 }
 

@@ -166,6 +166,28 @@ async fn guards_are_renewed_while_two_hundred_tasks_want_one_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_silence_gives_up_every_connection_also_when_the_caller_did_not_wait_for_it() {
+    let (server, tables) = (PostgresServer::start(PostgresOptions::new()), Tables::fresh());
+    let proxy = FaultProxy::start(server.port());
+    let builder = tables.at(&proxy.url(&server.url())).pool_size(4).timeout(Duration::from_secs(30)).wake(false);
+    let backend = builder.connect().await.unwrap();
+    let k = key("k");
+    // All at once, so that each has a connection of its own.
+    let asked = || backend.is_locked(&k);
+    let (one, two, three, four) = tokio::join!(asked(), asked(), asked(), asked());
+    assert!([one, two, three, four].into_iter().all(|answer| !answer.unwrap()));
+    proxy.silence_existing();
+
+    // As a renewal does: the caller's own bound ends before the backend's.
+    let cut = tokio::time::timeout(Duration::from_secs(2), backend.is_locked(&k)).await;
+    assert!(cut.is_err(), "the connection was not silent, so this test proves nothing");
+
+    for _ in 0..4 {
+        backend.is_locked(&k).await.expect("every connection after the silence is a new one");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_operation_never_hands_on_an_open_transaction() {
     let (url, tables) = (postgres_url(), Tables::fresh());
     let app = format!("drop_{}", tables.locks);

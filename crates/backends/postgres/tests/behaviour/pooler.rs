@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use syncguard_core::retry::Jitter;
 use syncguard_core::{AcquireOutcome, AcquireRequest, LockBackend, LockId, Locker};
 use syncguard_postgres::PostgresBackend;
-use syncguard_testkit::{Fault, FaultProxy, PgBouncer, PgBouncerOptions, PostgresOptions, PostgresServer};
+use syncguard_testkit::{Fault, FaultProxy, PgBouncer, PgBouncerOptions, PostgresOptions, PostgresServer, trials};
 
 use crate::support::{Tables, key, sql, ttl};
 
@@ -58,7 +59,7 @@ impl Chain {
 async fn a_commit_whose_answer_the_pooler_lost_is_ambiguous_and_the_same_id_owns_up() {
     let chain = Chain::start().await;
     let (backend, proxy) = (&chain.backend, &chain.proxy);
-    for round in 0..3 {
+    for round in 0..trials(3) {
         let name = format!("k{round}");
         let (key, id) = (key(&name), LockId::random());
         let request = AcquireRequest::new(&key, &id, ttl(600_000));
@@ -89,16 +90,26 @@ async fn a_commit_whose_answer_the_pooler_lost_is_ambiguous_and_the_same_id_owns
 async fn a_guard_believes_no_longer_than_the_lock_whose_answer_the_pooler_lost() {
     let chain = Chain::start().await;
     let locker = Locker::new(chain.backend.clone());
-    chain.lose_next_commit().await;
+    let trials = trials(2);
+    let mut believers = Vec::new();
+    for trial in 0..trials {
+        let name = format!("k{trial}");
+        chain.lose_next_commit().await;
 
-    // The pause before the second attempt is longer than the margin by which a guard stops early.
-    let request = locker.lock("k").ttl(Duration::from_secs(60)).retry_delay(Duration::from_secs(3));
-    let guard = request.timeout(Duration::from_secs(50)).acquire().await.unwrap();
+        // The pause before the second attempt is longer than the margin by which a guard stops early.
+        let request = locker.lock(name.as_str()).ttl(Duration::from_secs(30)).jitter(Jitter::None);
+        let request = request.retry_delay(Duration::from_secs(1)).timeout(Duration::from_secs(25));
+        let guard = request.acquire().await.unwrap();
 
-    assert_eq!(chain.proxy.counts().faults, 1, "the first answer was lost");
-    // Asked first: however long the question takes, the guard's own count goes on meanwhile.
-    let stored = chain.stored_lease("k").await.unwrap();
-    let believed = i64::try_from(guard.remaining().as_millis()).unwrap();
-    assert!(believed <= stored, "the guard believes for {believed} ms, the server for {stored} ms");
-    assert!(guard.release().await.unwrap().is_released());
+        assert_eq!(chain.proxy.counts().faults, u64::from(trial) + 1, "the first answer was lost");
+        // Asked first: however long the question takes, the guard's own count goes on meanwhile.
+        let stored = chain.stored_lease(&name).await.unwrap();
+        let believed = i64::try_from(guard.remaining().as_millis()).unwrap();
+        if believed > stored {
+            believers.push((believed, stored));
+        }
+        assert!(guard.release().await.unwrap().is_released());
+    }
+    println!("{} of {trials} trials with two believers", believers.len());
+    assert!(believers.is_empty(), "believed for longer than stored, in milliseconds: {believers:?}");
 }

@@ -274,6 +274,7 @@ async fn a_busy_server_is_unavailable_and_not_broken() {
     crate::support::eventually("the recovery", async || attempt(&backend, &key("k"), ttl(1000)).await.is_ok()).await;
 }
 
+#[cfg(feature = "client")]
 #[tokio::test]
 async fn a_connection_that_was_brought_along_carries_locks() {
     let server = RedisServer::start(Server::new());

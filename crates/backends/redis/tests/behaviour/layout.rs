@@ -1,55 +1,15 @@
-//! What lies in Redis, and what happens when something else lies there?
+//! What lies in Redis, and what did the original put there?
 
 use std::time::Duration;
 
-use crate::support::{Held, attempt, fresh_prefix, key, raw, refusal, take, ttl};
-use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, LockBackend, LockId, Lookup, ReleaseOutcome, Ttl};
-use syncguard_redis::{RedisBackend, RedisBuilder};
-use syncguard_testkit::redis::Reply;
-use syncguard_testkit::redis_url;
-
-struct Place {
-    backend: RedisBackend,
-    prefix: String,
-    port: u16,
-}
-
-impl Place {
-    async fn new() -> Self {
-        Self::with(|options| options).await
-    }
-
-    async fn with(change: impl FnOnce(RedisBuilder) -> RedisBuilder) -> Self {
-        let (url, prefix) = (redis_url(), fresh_prefix());
-        let port = url.trim_end_matches('/').rsplit_once(':').unwrap().1.parse().unwrap();
-        let options = RedisBuilder::from_url(&url).unwrap().prefix(prefix.as_str());
-        Self { backend: change(options).connect().await.unwrap(), prefix, port }
-    }
-
-    fn run(&self, words: &[&str]) -> Reply {
-        raw(self.port, words)
-    }
-
-    fn name(&self, key: &str) -> String {
-        format!("{}:{key}", self.prefix)
-    }
-
-    fn counter(&self, key: &str) -> String {
-        format!("{0}:fence:{0}:{key}", self.prefix)
-    }
-
-    fn index(&self, id: &LockId) -> String {
-        format!("{}:id:{}", self.prefix, id.as_str())
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.run(&["GET", name]).to_string()
-    }
-}
-
-fn number(reply: &Reply) -> i64 {
-    reply.to_string().parse().unwrap()
-}
+use crate::support::place::{Place, number, server_time};
+use crate::support::{Held, attempt, eventually, key, refusal, take, ttl};
+use syncguard_core::{
+    AbsentReason, AcquireOutcome, AcquireRequest, ErrorCode, ExtendOutcome, LockBackend, LockId, Lookup,
+    ReleaseOutcome, Ttl,
+};
+use syncguard_redis::RedisBackend;
+use syncguard_testkit::{RedisOptions, RedisServer, redis_url};
 
 #[tokio::test]
 async fn a_lock_lies_in_redis_as_the_original_writes_it() {
@@ -106,11 +66,6 @@ fn originals_lock(place: &Place, id: &LockId, expires_at: i64) {
     place.run(&["SET", &place.counter("k"), "7"]);
 }
 
-fn server_time(place: &Place) -> i64 {
-    let time = place.run(&["TIME"]).items();
-    number(&time[0]) * 1000 + number(&time[1]) / 1000
-}
-
 #[tokio::test]
 async fn a_lock_of_the_original_is_respected_extended_and_released() {
     let place = Place::new().await;
@@ -159,23 +114,6 @@ async fn an_id_that_died_can_be_acquired_with_again() {
 }
 
 #[tokio::test]
-async fn keys_of_the_inner_namespaces_are_refused_and_others_keep_working() {
-    let place = Place::new().await;
-    let foo = take(&place.backend, &key("foo")).await;
-
-    for reserved in [format!("id:{}", foo.id.as_str()), format!("fence:{}:foo", place.prefix)] {
-        let reserved = key(&reserved);
-        assert_eq!(refusal(&place.backend, &reserved).await, ErrorCode::InvalidArgument);
-        assert_eq!(place.backend.is_locked(&reserved).await.unwrap_err().code(), ErrorCode::InvalidArgument);
-        let looked = place.backend.lookup(Lookup::Key(&reserved)).await;
-        assert_eq!(looked.unwrap_err().code(), ErrorCode::InvalidArgument);
-    }
-
-    assert!(place.backend.release(&foo.id).await.unwrap().is_released());
-    assert_eq!(take(&place.backend, &key("foo")).await.fence.get(), 2);
-}
-
-#[tokio::test]
 async fn a_key_that_begins_with_fence_and_meets_no_counter_is_a_key_like_any_other() {
     let place = Place::new().await;
     let foo = take(&place.backend, &key("foo")).await;
@@ -191,40 +129,6 @@ async fn a_key_that_begins_with_fence_and_meets_no_counter_is_a_key_like_any_oth
     // Without a prefix every `fence:` may be a counter.
     let bare = RedisBackend::connect(&format!("{}?prefix=", redis_url())).await.unwrap();
     assert_eq!(refusal(&bare, &key("fence:x")).await, ErrorCode::InvalidArgument);
-}
-
-#[tokio::test]
-async fn numbers_that_are_no_json_are_not_a_lock_to_anybody() {
-    let place = Place::new().await;
-    for expiry in ["-Infinity", "Infinity", "NaN", "nan", "-inf", "0x10", "01", "1.5", "-9e300"] {
-        let value = format!(r#"{{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":{expiry},"key":"k"}}"#);
-        place.run(&["SET", &place.name("k"), &value]);
-        assert_eq!(refusal(&place.backend, &key("k")).await, ErrorCode::Internal, "{expiry}");
-        assert_eq!(place.backend.is_locked(&key("k")).await.unwrap_err().code(), ErrorCode::Internal, "{expiry}");
-        assert_eq!(place.text(&place.name("k")), value, "{expiry}: the value was changed");
-    }
-    // In any other field too: the two readers of a value must agree on what is JSON.
-    let value = r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1,"acquiredAtMs":0x10}"#;
-    place.run(&["SET", &place.name("k"), value]);
-    assert_eq!(refusal(&place.backend, &key("k")).await, ErrorCode::Internal);
-    // A text may hold any of it.
-    let value = r#"{"expiresAtMs":1,"key":"NaN 0x10 \" inf 01"}"#;
-    place.run(&["SET", &place.name("k"), value]);
-    take(&place.backend, &key("k")).await;
-}
-
-#[tokio::test]
-async fn a_counter_with_leading_zeros_is_named_as_what_it_is() {
-    let place = Place::new().await;
-    place.run(&["SET", &place.counter("k"), "000000000000007"]);
-
-    let error = attempt(&place.backend, &key("k"), Ttl::DEFAULT).await.unwrap_err();
-
-    assert_eq!(error.code(), ErrorCode::Internal, "{error}");
-    assert!(error.to_string().contains("counter"), "{error}");
-    assert!(error.hint().unwrap().contains("leading zeros"), "{error:?}");
-    place.run(&["SET", &place.counter("k"), "7"]);
-    assert_eq!(take(&place.backend, &key("k")).await.fence.get(), 8);
 }
 
 #[tokio::test]
@@ -247,130 +151,6 @@ async fn every_granted_lease_tells_the_servers_time() {
     let request = AcquireRequest::new(&k, &other, ttl(30_000));
     let AcquireOutcome::Acquired(lease) = place.backend.acquire(request).await.unwrap() else { panic!("it is ours") };
     assert!(lease.left().expect("the server's time") <= Duration::from_secs(20));
-}
-
-#[tokio::test]
-async fn what_is_not_a_lock_is_never_taken_for_a_free_one() {
-    let place = Place::new().await;
-    let deep = format!("{}{}", "[".repeat(2000), "]".repeat(2000));
-    let big = format!(r#"{{"expiresAtMs":1,"lockId":"{}"}}"#, "x".repeat(1 << 20));
-    for value in [
-        "not json",
-        "",
-        "5",
-        "\"text\"",
-        "[1]",
-        "null",
-        "{}",
-        r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA"}"#,
-        r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":"1"}"#,
-        r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":null}"#,
-        r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1e308}"#,
-        r#"{"lockId":5,"expiresAtMs":4102444800000}"#,
-        r#"{"expiresAtMs":4102444800000}"#,
-        // Ends like one of ours, does not begin like one.
-        r#"x{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1,"acquiredAtMs":1,"key":"k","fence":"000000000000001"}"#,
-        &deep,
-        &big,
-    ] {
-        place.run(&["SET", &place.name("k"), value]);
-        let shown: String = value.chars().take(60).collect();
-        assert_eq!(refusal(&place.backend, &key("k")).await, ErrorCode::Internal, "{shown}");
-        let info = place.backend.lookup(Lookup::Key(&key("k"))).await;
-        assert!(info.is_err(), "{shown}: {info:?}");
-        assert_eq!(place.text(&place.name("k")), value, "the foreign value was changed");
-    }
-    // Nothing was counted, and the neighbours are unharmed.
-    assert_eq!(place.text(&place.counter("k")), "");
-    take(&place.backend, &key("other")).await;
-}
-
-#[tokio::test]
-async fn a_value_that_expired_by_a_valid_number_is_taken_over_whatever_else_it_holds() {
-    let place = Place::new().await;
-    for value in [r#"{"expiresAtMs":-5}"#, r#"{"lockId":5,"expiresAtMs":1}"#, r#"{"lockId":"junk","expiresAtMs":1}"#] {
-        place.run(&["SET", &place.name("k"), value]);
-        let held = take(&place.backend, &key("k")).await;
-        assert!(place.backend.release(&held.id).await.unwrap().is_released(), "{value}");
-    }
-}
-
-#[tokio::test]
-async fn a_value_of_another_type_is_an_invalid_argument() {
-    let place = Place::new().await;
-    place.run(&["RPUSH", &place.name("k"), "x"]);
-
-    assert_eq!(refusal(&place.backend, &key("k")).await, ErrorCode::InvalidArgument);
-    assert_eq!(place.backend.is_locked(&key("k")).await.unwrap_err().code(), ErrorCode::InvalidArgument);
-
-    // The lock was replaced under its holder.
-    let held = take(&place.backend, &key("j")).await;
-    place.run(&["DEL", &place.name("j")]);
-    place.run(&["RPUSH", &place.name("j"), "x"]);
-    assert_eq!(place.backend.release(&held.id).await.unwrap_err().code(), ErrorCode::InvalidArgument);
-    assert_eq!(place.backend.extend(&held.id, Ttl::DEFAULT).await.unwrap_err().code(), ErrorCode::InvalidArgument);
-}
-
-#[tokio::test]
-async fn a_damaged_counter_refuses_and_nothing_is_written() {
-    let place = Place::new().await;
-    let (k, counter) = (key("k"), place.counter("k"));
-    for value in [
-        "abc",
-        "",
-        "1.5",
-        " 5",
-        "0x10",
-        "-5",
-        "9007199254740993",
-        "900000000000000",
-        "900000000000001",
-        "9223372036854775807",
-    ] {
-        place.run(&["SET", &counter, value]);
-        assert_eq!(refusal(&place.backend, &k).await, ErrorCode::Internal, "{value:?}");
-        assert_eq!(place.text(&counter), value, "the counter was changed");
-        assert_eq!(number(&place.run(&["EXISTS", &place.name("k")])), 0, "a lock was left behind");
-    }
-    place.run(&["DEL", &counter]);
-    place.run(&["RPUSH", &counter, "x"]);
-    assert_eq!(refusal(&place.backend, &k).await, ErrorCode::Internal);
-    assert_eq!(number(&place.run(&["EXISTS", &place.name("k")])), 0);
-
-    // The last fence there is can still be given, once.
-    place.run(&["DEL", &counter]);
-    place.run(&["SET", &counter, "899999999999999"]);
-    assert_eq!(take(&place.backend, &k).await.fence.to_string(), "900000000000000");
-}
-
-#[tokio::test]
-async fn an_index_that_leads_elsewhere_deletes_nothing() {
-    let place = Place::new().await;
-    let held = take(&place.backend, &key("k")).await;
-    place.run(&["SET", "stranger:key", "precious"]);
-    for target in
-        [place.name("missing"), place.name("k"), place.counter("k"), place.index(&held.id), "stranger:key".to_owned()]
-    {
-        let id = LockId::random();
-        place.run(&["SET", &place.index(&id), &target]);
-        assert!(!place.backend.release(&id).await.unwrap().is_released(), "{target}");
-        assert!(!place.backend.extend(&id, Ttl::DEFAULT).await.unwrap().is_extended(), "{target}");
-        assert!(place.backend.lookup(Lookup::LockId(&id)).await.unwrap().is_none(), "{target}");
-    }
-    assert_eq!(place.text("stranger:key"), "precious");
-    assert_eq!(place.text(&place.counter("k")), "1");
-    assert!(place.backend.release(&held.id).await.unwrap().is_released());
-}
-
-#[tokio::test]
-async fn without_its_index_a_lock_cannot_be_released_and_ends_by_itself() {
-    let place = Place::new().await;
-    let held = take(&place.backend, &key("k")).await;
-    place.run(&["DEL", &place.index(&held.id)]);
-
-    assert!(!place.backend.release(&held.id).await.unwrap().is_released());
-    assert!(place.backend.is_locked(&key("k")).await.unwrap());
-    assert!(number(&place.run(&["PTTL", &place.name("k")])) > 0);
 }
 
 #[tokio::test]
@@ -403,8 +183,7 @@ async fn cleanup_and_purge_remove_only_locks_that_are_long_dead() {
     place.run(&["SET", &place.counter("dead"), "5"]);
 
     assert!(!place.backend.is_locked(&key("looked-at")).await.unwrap());
-    crate::support::eventually("the cleanup", async || number(&place.run(&["EXISTS", &place.index(&looked_at)])) == 0)
-        .await;
+    eventually("the cleanup", async || number(&place.run(&["EXISTS", &place.index(&looked_at)])) == 0).await;
     assert_eq!(place.backend.purge_expired().await.unwrap(), 1);
 
     let left = |id: &LockId| number(&place.run(&["EXISTS", &place.index(id)]));
@@ -414,6 +193,64 @@ async fn cleanup_and_purge_remove_only_locks_that_are_long_dead() {
         number(&place.run(&["EXISTS", &place.name("foreign"), &place.name("alive"), &place.counter("dead")])),
         3
     );
+}
+
+#[tokio::test]
+async fn looks_at_dead_locks_start_one_removal_at_a_time() {
+    let server = RedisServer::start(RedisOptions::new());
+    let url = format!("{}?connections=1&timeout=60s&cleanup_in_is_locked=true", server.url());
+    let backend = RedisBackend::connect(&url).await.unwrap();
+    let names: Vec<String> = (0..10).map(|number| format!("dead{number}")).collect();
+    for name in &names {
+        let value = format!(r#"{{"lockId":"{}","expiresAtMs":1}}"#, LockId::random().as_str());
+        server.command(&["SET", &format!("syncguard:{name}"), &value]);
+    }
+    // Reads pass and scripts wait, so a removal that has begun does not end.
+    server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+
+    let keys: Vec<_> = names.iter().map(|name| key(name)).collect();
+    let looks = futures_util::future::join_all(keys.iter().map(|key| backend.is_locked(key))).await;
+    assert!(looks.into_iter().all(|locked| !locked.unwrap()), "a look does not wait for the removal");
+    server.command(&["CLIENT", "UNPAUSE"]);
+
+    let left = || server.command(&["DBSIZE"]).parse::<usize>().unwrap();
+    eventually("a removal", async || left() < 10).await;
+    // On the one connection this is answered after everything that the looks have started.
+    assert!(!backend.is_locked(&key("nobody's")).await.unwrap());
+    assert_eq!(left(), 9, "ten looks started more than one removal");
+    // The next look starts the next one.
+    eventually("another removal", async || {
+        for key in &keys {
+            assert!(!backend.is_locked(key).await.unwrap());
+        }
+        left() < 9
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lock_whose_lease_is_over_is_told_from_one_that_is_not_there() {
+    let place = Place::new().await;
+    let (expired, absent) = (Some(AbsentReason::Expired), Some(AbsentReason::NotFound));
+    for release in [true, false] {
+        let dead = LockId::random();
+        originals_lock(&place, &dead, server_time(&place) - 5_000);
+        for (id, reason) in [(&LockId::random(), absent), (&dead, expired), (&dead, absent)] {
+            if release {
+                assert_eq!(place.backend.release(id).await.unwrap(), ReleaseOutcome::Absent(reason));
+            } else {
+                let outcome = place.backend.extend(id, Ttl::DEFAULT).await.unwrap();
+                assert_eq!(outcome, ExtendOutcome::Absent(reason));
+            }
+        }
+    }
+    // Somebody else's lock is not there for this id, whatever its index says.
+    let (id, stranger) = (LockId::random(), LockId::random());
+    originals_lock(&place, &id, server_time(&place) + 30_000);
+    place.run(&["SET", &place.index(&stranger), &place.name("k")]);
+    assert_eq!(place.backend.release(&stranger).await.unwrap(), ReleaseOutcome::Absent(absent));
+    assert_eq!(place.backend.extend(&stranger, Ttl::DEFAULT).await.unwrap(), ExtendOutcome::Absent(absent));
+    assert!(place.backend.release(&id).await.unwrap().is_released());
 }
 
 #[tokio::test]

@@ -8,8 +8,13 @@ mod support;
 
 mod access;
 mod cluster;
+mod contest;
+mod damage;
 mod faults;
 mod inspect;
+mod labels;
 mod layout;
+mod logs;
+mod replicas;
 mod sentinel;
 mod wake;

@@ -1,6 +1,8 @@
 //! What do the tests of this crate share? A look past the backend, straight at the server, and short words for locks.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
+pub(crate) mod place;
+
 use std::time::Duration;
 
 use syncguard_core::{
