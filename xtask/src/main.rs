@@ -41,7 +41,7 @@ enum Task {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Measure one backend, the guards of what locks protect, or the start of the command
+    /// Measure one backend, the guards of what locks protect, the recovery after a silence, or the start of the command
     Bench {
         /// What to measure
         subject: Subject,
@@ -68,6 +68,7 @@ enum Subject {
     Postgres,
     Firestore,
     Fenced,
+    Silence,
     Cli,
 }
 
@@ -80,6 +81,7 @@ impl Subject {
             Subject::Postgres => ("syncguard-postgres", "postgres"),
             Subject::Firestore => ("syncguard-firestore", "firestore"),
             Subject::Fenced => ("syncguard-fenced", "fenced"),
+            Subject::Silence => ("syncguard", "silence"),
             Subject::Cli => ("syncguard-cli", "startup"),
         }
     }
@@ -110,6 +112,9 @@ fn bench(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
     setup::run()?;
     let (package, bench) = subject.package_and_bench();
     let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench]);
+    if matches!(subject, Subject::Silence) {
+        command.args(["--features", "redis,postgres,firestore"]);
+    }
     if matches!(subject, Subject::Fenced | Subject::Cli) {
         // Every guard and every backend of the command is behind a feature, and they measure most of them.
         command.arg("--all-features");

@@ -58,12 +58,12 @@ impl Scheme {
         }
     }
 
-    /// Whether only processes of this machine can see the locks.
+    /// Returns whether only processes of this machine can see the locks.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::Memory | Self::Sqlite)
     }
 
-    /// The cargo feature that compiles this backend in; none for the one that is always there.
+    /// Returns the cargo feature that compiles this backend in; none for the one that is always there.
     pub const fn feature(self) -> Option<&'static str> {
         match self {
             Self::Memory => None,
@@ -112,7 +112,7 @@ impl<'a> RedactedUrl<'a> {
         Self(url)
     }
 
-    /// Whether the URL carries a password, in front of its host or among its options.
+    /// Returns whether the URL carries a password, in front of its host or among its options.
     pub fn has_password(self) -> bool {
         let (before_query, query) = self.0.split_once('?').unwrap_or((self.0, ""));
         let in_front = userinfo_and_rest(before_query)

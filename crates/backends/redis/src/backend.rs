@@ -75,9 +75,8 @@ impl RedisBackend {
     ) -> Result<Self> {
         options.validate()?;
         if options.wait_replicas.is_some() {
-            return Err(
-                LockError::invalid("`wait_replicas` needs a connection of its own").with_hint("connect by url instead")
-            );
+            let message = "`wait_replicas` needs a connection of its own";
+            return Err(syncguard_core::LockError::invalid(message).with_hint("connect by url instead"));
         }
         Self::assemble(Router::Given(Box::new(connection)), options)
     }

@@ -1,7 +1,7 @@
 //! How fast is a lock on Redis, beside what else there is?
 //!
 //! Everything runs against fresh servers of this machine in one run; contenders take turns over several rounds, and
-//! what counts are ratios inside a round. `cargo xtask bench redis [pairs|cost|handoff|listing] [--rounds N]`.
+//! what counts are ratios inside a round. `cargo xtask bench redis [pairs|cost|handoff|listing|mixed] [--rounds N]`.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -12,6 +12,7 @@
 mod cost;
 mod handoff;
 mod listing;
+mod mixed;
 mod pairs;
 mod raw;
 
@@ -32,7 +33,7 @@ fn main() {
     let rounds =
         words.iter().position(|word| word == "--rounds").and_then(|at| words.get(at + 1)?.parse().ok()).unwrap_or(7);
     let wants = |name: &str| {
-        !words.iter().any(|word| ["pairs", "cost", "handoff", "listing"].contains(&word.as_str()))
+        !words.iter().any(|word| ["pairs", "cost", "handoff", "listing", "mixed"].contains(&word.as_str()))
             || words.iter().any(|word| word == name)
     };
     let effort = Effort { rounds, slice: Duration::from_millis(400) };
@@ -50,6 +51,9 @@ fn main() {
     }
     if wants("handoff") {
         runtime.block_on(handoff::run());
+    }
+    if wants("mixed") {
+        runtime.block_on(mixed::run());
     }
 }
 
