@@ -1,7 +1,7 @@
 //! What does `syncguard run` cost beside `flock(1)`?
 //!
 //! `cargo xtask bench cli [ROUNDS]`: the whole life of a command that does nothing, one of each in turn, so that all of them meet the
-//! same machine; then the memory of a `run` whose command sleeps.
+//! same machine; then the memory of a `run` whose command sleeps and whose lease is renewed.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -37,7 +37,8 @@ fn main() {
         println!("{name:24} p50 {:6.2} ms  {:5.2} × flock(1)", millis(half), half.as_secs_f64() / base.as_secs_f64());
     }
     for (name, url) in [("sqlite", format!("sqlite:{}", store.display())), ("redis", redis.url())] {
-        println!("memory of a waiting run, {name}: {}", memory_of(&run(&url, &["sleep", "30"])));
+        let words = words(&[PROGRAM, "--url", &url, "run", "--ttl", "3s", "bench", "--", "sleep", "30"]);
+        println!("memory of a run that has renewed its lease, {name}: {}", memory_of(&words));
     }
 }
 
@@ -75,7 +76,8 @@ fn millis(duration: Duration) -> f64 {
 /// The resident memory of the command and of its watchdog, as /proc tells it.
 fn memory_of(words: &[String]) -> String {
     let mut process = command(words).spawn().expect("the command runs");
-    std::thread::sleep(Duration::from_secs(1));
+    // Until it has settled, and renewed its lease of three seconds a few times.
+    std::thread::sleep(Duration::from_secs(5));
     let of = |pid: &str| -> Option<(String, String)> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field =

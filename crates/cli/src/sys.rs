@@ -140,3 +140,44 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
     let pid = unsafe { libc::fork() };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid::from_raw(pid)) }
 }
+
+/// Gives back the program's code and constants that the start has touched. What is used again comes back from the
+/// page cache, one fault each; what only the start needed (arguments, configuration, handshakes) does not, and that is
+/// most of what a run would otherwise keep resident for hours.
+pub(crate) fn give_back_code() {
+    #[allow(unsafe_code, reason = "only the loader knows where the program is, and only libc speaks with it")]
+    // SAFETY: the callback is called before this returns, and its data is not used.
+    unsafe {
+        libc::dl_iterate_phdr(Some(give_back_program), std::ptr::null_mut());
+    }
+}
+
+#[allow(unsafe_code, reason = "the loader calls it with its own structures")]
+unsafe extern "C" fn give_back_program(
+    program: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    _data: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the loader passes a valid structure, whose table has as many entries as it says; sysconf only answers.
+    let (page, base, segments) = unsafe {
+        let program = &*program;
+        let segments = std::slice::from_raw_parts(program.dlpi_phdr, usize::from(program.dlpi_phnum));
+        (usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096).max(1), program.dlpi_addr, segments)
+    };
+    // Writable ones hold our data, also where they were made read-only after relocation.
+    let unwritten =
+        segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_W == 0);
+    for segment in unwritten {
+        let (Ok(start), Ok(length)) = (usize::try_from(base + segment.p_vaddr), usize::try_from(segment.p_memsz))
+        else {
+            continue;
+        };
+        let from = start / page * page;
+        // SAFETY: a private mapping of a file that nobody writes to: a page that is dropped is read again as it was.
+        unsafe {
+            libc::madvise(std::ptr::with_exposed_provenance_mut(from), start + length - from, libc::MADV_DONTNEED);
+        }
+    }
+    // The program comes first; the libraries after it are shared with everybody and small.
+    1
+}
