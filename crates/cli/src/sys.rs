@@ -141,6 +141,31 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid::from_raw(pid)) }
 }
 
+/// Shows a name in the place of the arguments that this process was started with (`ps`, `pkill -f`).
+pub(crate) fn show_as(name: &str) {
+    let Some((start, end)) = arguments() else { return };
+    let room = end.saturating_sub(start);
+    let shown = name.len().min(room.saturating_sub(1));
+    let place: *mut u8 = std::ptr::with_exposed_provenance_mut(start);
+    #[allow(unsafe_code, reason = "the kernel shows the memory that it put the arguments into, and nothing else")]
+    // SAFETY: these bytes are our own, writable, and as many as the kernel says. Whoever still reads them as arguments
+    // finds every one of them ended: the rest is zeros. The caller is the only thread.
+    unsafe {
+        std::ptr::write_bytes(place, 0, room);
+        std::ptr::copy_nonoverlapping(name.as_ptr(), place, shown);
+    }
+}
+
+/// Where our arguments are in memory. The kernel tells nobody else.
+fn arguments() -> Option<(usize, usize)> {
+    let line = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // Behind the name, which may hold anything, stand the fields from the third on; these are the 48th and 49th.
+    let mut fields = line.rsplit_once(')')?.1.split_whitespace().skip(45);
+    let mut next = || fields.next()?.parse::<usize>().ok().filter(|place| *place != 0);
+    let (start, end) = (next()?, next()?);
+    (start < end).then_some((start, end))
+}
+
 /// Gives back the program's code and constants that the start has touched. What is used again comes back from the
 /// page cache, one fault each; what only the start needed (arguments, configuration, handshakes) does not, and that is
 /// most of what a run would otherwise keep resident for hours.

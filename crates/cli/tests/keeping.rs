@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
-use support::witness::marked;
 use support::{Lab, finish, is_alive, read_when_there, until};
 
 fn own() -> &'static str {
@@ -179,90 +178,6 @@ fn without_proc_the_promise_is_qualified_before_the_start() {
 
     let refused = hide("--require-watchdog");
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(78), ""), "{refused:?}");
-}
-
-/// A place that another user can use, with the command and a program in it that changes to root as sudo does.
-struct Sudo {
-    lab: Lab,
-    mark: String,
-}
-
-impl Sudo {
-    fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: only root can make a program that changes to root");
-            return None;
-        }
-        let lab = Lab::new();
-        std::fs::set_permissions(lab.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        std::fs::create_dir(lab.path("store")).unwrap();
-        std::os::unix::fs::chown(lab.path("store"), Some(65534), Some(65534)).unwrap();
-        std::fs::copy(own(), lab.path("syncguard")).unwrap();
-        let program = lab.path("become-root");
-        std::fs::copy(find("setpriv"), &program).unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
-        let mark = lab.dir.path().file_name().unwrap().to_str().unwrap().to_owned();
-        Some(Self { lab, mark })
-    }
-
-    /// Runs the command as nobody, around a process that becomes root's.
-    fn start(&self) -> std::process::Child {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(self.lab.path("syncguard"));
-        command.args(["run", "--ttl", "3s", "k", "--", "env", &format!("TREE={}", self.mark)]);
-        command.arg(self.lab.path("become-root")).args(["--reuid=0", "--regid=0", "--clear-groups", "sleep", "1000"]);
-        let plain = self.lab.command::<&str>([]);
-        command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.env("SYNCGUARD_URL", format!("sqlite:{}", self.lab.path("store/locks.db").display()));
-        command.env("OUTER", &self.mark);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
-        until("root's process is there", || self.survivor().is_some());
-        child
-    }
-
-    fn survivor(&self) -> Option<i32> {
-        marked("TREE", &self.mark).into_iter().find(|one| one.name == "sleep").map(|one| one.pid)
-    }
-
-    /// It was named, it is still there, and it is ended now.
-    fn check(&self, mut run: std::process::Child) {
-        run.wait().unwrap();
-        until("the watchdog is done, too", || marked("OUTER", &self.mark).iter().all(|one| one.name == "sleep"));
-        let pid = self.survivor().expect("nobody could stop it");
-        let named = format!("process {pid} (sleep) could not be stopped by this user and is still running");
-        // It has our stderr, so it ends before that is read.
-        rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-        let said = finish(run);
-        assert!(said.stderr.contains(&named), "{said:?}");
-    }
-}
-
-fn find(program: &str) -> std::path::PathBuf {
-    let path = std::env::var_os("PATH").unwrap();
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.exists()).unwrap()
-}
-
-#[test]
-fn what_another_user_owns_is_named_and_never_called_stopped() {
-    for cause in [Signal::TERM, Signal::KILL, Signal::STOP, Signal::HUP] {
-        let Some(sudo) = Sudo::new() else { return };
-        let run = sudo.start();
-        let pid = Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap();
-
-        match cause {
-            // A loss: the store is gone.
-            Signal::HUP => std::fs::rename(sudo.lab.path("store/locks.db"), sudo.lab.path("away.db")).unwrap(),
-            _ => rustix::process::kill_process(pid, cause).unwrap(),
-        }
-        if cause == Signal::STOP {
-            // Longer than the lease: the watchdog acts, and tells us when we go on.
-            std::thread::sleep(std::time::Duration::from_secs(4));
-            rustix::process::kill_process(pid, Signal::CONT).unwrap();
-        }
-
-        sudo.check(run);
-    }
 }
 
 #[test]

@@ -80,8 +80,9 @@ impl Guarding {
         Mask::full().block()?;
         // Whatever is sent to the command's group, we outlive it.
         let _ = rustix::process::setpgid(None, None);
-        // `pkill syncguard` shall not find both of us at once.
+        // `pkill -9 syncguard` shall not find both of us at once, nor `pkill -9 -f` with a word of the command line.
         let _ = rustix::thread::set_name(c"lock-watchdog");
+        sys::show_as("lock-watchdog");
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let timer =
             rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;

@@ -6,6 +6,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod pty;
+pub(crate) mod sudo;
+pub(crate) mod tree;
 pub(crate) mod witness;
 
 use std::ffi::OsStr;
@@ -125,9 +127,12 @@ pub(crate) fn finish(process: Child) -> Said {
 /// Waits for something, for a minute at most.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = SystemClock.boot();
+    // Looking at every process of the machine is work, and takes time from those that are waited for.
+    let mut pause = Duration::from_millis(3);
     while !holds() {
         assert!(SystemClock.boot().since(start) < Duration::from_secs(60), "did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(3));
+        std::thread::sleep(pause);
+        pause = (pause * 5 / 4).min(Duration::from_millis(50));
     }
 }
 
