@@ -49,6 +49,11 @@ struct ConfigFile {
 }
 
 impl Backend {
+    /// The URL without its secrets, fit for a terminal.
+    pub(crate) fn shown(&self) -> String {
+        escape(&RedactedUrl::new(&self.url).to_string())
+    }
+
     /// The file of an embedded store, if it does not exist although it could.
     pub(crate) fn missing_file(&self) -> Option<PathBuf> {
         let path = match &self.source {
@@ -115,7 +120,8 @@ fn refuse_memory(backend: &Backend) -> Result<(), Failure> {
 
 /// The default store is this user's. Where root has one too, two people may believe that they share one.
 fn warn_of_roots_store(own: &Path, roots: &Path, output: Output) {
-    if own != roots && roots.exists() {
+    // Its folder is root's alone, so nobody else can look inside: not being allowed to is as good as seeing it.
+    if own != roots && roots.try_exists().unwrap_or(true) {
         output.warn(
             &format!("the locks of this user are in {}, those of root in {}", show(own), show(roots)),
             Some("share one on purpose with SYNCGUARD_URL=sqlite:PATH?mode=660; SYNCGUARD_REQUIRE=local silences this"),

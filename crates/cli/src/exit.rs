@@ -8,6 +8,8 @@ use std::error::Error;
 use rustix::process::Signal;
 use syncguard::{ErrorCode, LockError};
 
+use crate::config::Backend;
+
 /// Ended well.
 pub(crate) const OK: u8 = 0;
 /// `extend` or `release` found no lock; `status` found it free; `doctor` found a FAIL.
@@ -88,6 +90,15 @@ impl Failure {
         self
     }
 
+    /// Names the backend where it matters which one it was and the message does not say it yet.
+    pub(crate) fn on(self, backend: &Backend) -> Self {
+        let is_about_it =
+            matches!(self.reason, "locked" | "unavailable" | "credentials" | "config" | "internal" | "lost");
+        let shown = backend.shown();
+        let is_said = self.message.contains(&shown) || self.details.iter().any(|line| line.contains(&shown));
+        if is_about_it && !is_said { self.detail(format!("backend   {shown}")) } else { self }
+    }
+
     /// Ends by INT if that is what came: whoever typed it means the whole script. Others end with a code, as
     /// documented.
     pub(crate) fn dying_from(mut self, signal: Signal) -> Self {
@@ -98,6 +109,11 @@ impl Failure {
     /// Takes over an error of the library with its hint and causes.
     pub(crate) fn from_lock(error: &LockError, stage: Stage) -> Self {
         let (code, reason) = match (error.code(), stage) {
+            // The last of the places where credentials may be is a server that exists in Google's cloud only. That it
+            // does not answer elsewhere is no outage, and what its library says about it helps nobody.
+            (ErrorCode::ServiceUnavailable, Stage::Opening) if error.to_string() == NO_TOKEN => {
+                return Self { hint: error.hint().map(for_a_shell), ..Self::new(CREDENTIALS, "credentials", NO_TOKEN) };
+            }
             (ErrorCode::InvalidArgument, Stage::Opening) => (CONFIG, "config"),
             (ErrorCode::InvalidArgument, Stage::Operating) => (USAGE, "usage"),
             (ErrorCode::ServiceUnavailable | ErrorCode::RateLimited | ErrorCode::NetworkTimeout, _) => {
@@ -117,9 +133,17 @@ impl Failure {
             }
             source = cause.source();
         }
-        failure.hint = error.hint().map(str::to_owned);
+        failure.hint = error.hint().map(for_a_shell);
         failure
     }
+}
+
+/// What the Firestore backend says when nobody gave it credentials.
+const NO_TOKEN: &str = "no access token for firestore";
+
+/// A hint of the library in the words of who has no library: its functions are commands here.
+pub(crate) fn for_a_shell(hint: &str) -> String {
+    hint.replace("call setup_schema(), or run", "run").replace("schema_sql() prints", "`syncguard schema` prints")
 }
 
 #[cfg(test)]
@@ -144,6 +168,18 @@ mod tests {
         }
         let opening = Failure::from_lock(&LockError::invalid("x"), Stage::Opening);
         assert_eq!(opening.code, CONFIG);
+    }
+
+    #[test]
+    fn missing_credentials_are_one_short_line_and_no_outage() {
+        let error = LockError::new(ErrorCode::ServiceUnavailable, NO_TOKEN);
+        let error = error.with_hint("run `gcloud …`").with_source("dns error: metadata.google.internal");
+
+        let failure = Failure::from_lock(&error, Stage::Opening);
+        assert_eq!((failure.code, failure.details.len()), (CREDENTIALS, 0));
+        assert_eq!(failure.hint.as_deref(), Some("run `gcloud …`"));
+        let later = Failure::from_lock(&error, Stage::Operating);
+        assert_eq!(later.code, UNAVAILABLE, "a token that is not renewed at once is an outage");
     }
 
     #[test]

@@ -4,9 +4,10 @@
 
 mod support;
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use support::{Lab, Said, finish};
 
@@ -48,6 +49,75 @@ fn the_default_store_is_the_owners_alone() {
     say(&mut lab.bare(["run", "k", "--", "true"]));
     let mode = |path: &str| std::fs::metadata(lab.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("state/syncguard"), mode("state/syncguard/locks.db")), (0o700, 0o600));
+}
+
+#[test]
+fn a_user_beside_roots_store_is_warned_that_it_is_another_one() {
+    if !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: this user may not make a mount namespace (unshare --mount)");
+        return;
+    }
+    let lab = Lab::new();
+    std::fs::set_permissions(lab.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::create_dir(lab.path("state")).unwrap();
+    std::os::unix::fs::chown(lab.path("state"), Some(65534), Some(65534)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_syncguard"), lab.path("syncguard")).unwrap();
+    // As root makes it: the folder is closed to others.
+    let line = "mount -t tmpfs none /var/lib && if [ \"$1\" = shared ]; then install -d -m 700 /var/lib/syncguard && \
+                touch /var/lib/syncguard/locks.db; fi && \
+                exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$0\" run k -- echo ran";
+    let run = |roots: &str, require: &str| {
+        let plain = lab.bare::<&str>([]);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", line]).arg(lab.path("syncguard")).arg(roots).env_clear();
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("SYNCGUARD_REQUIRE", require).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if require.is_empty() {
+            command.env_remove("SYNCGUARD_REQUIRE");
+        }
+        let said = say(&mut command);
+        assert_eq!((said.code, said.stdout.as_str()), (Some(0), "ran\n"), "{said:?}");
+        said.stderr
+    };
+
+    let warned = run("shared", "");
+    assert!(warned.contains("warning: the locks of this user are in "), "{warned}");
+    assert!(warned.contains("those of root in /var/lib/syncguard/locks.db"), "{warned}");
+    assert!(warned.contains("SYNCGUARD_URL=sqlite:PATH?mode=660"), "{warned}");
+    assert_eq!(run("alone", ""), "", "root has none");
+    assert_eq!(run("shared", "local"), "", "it is meant");
+}
+
+#[test]
+fn the_sql_that_errors_ask_for_is_what_schema_prints() {
+    let lab = Lab::new();
+    let url = syncguard_testkit::fresh_postgres_database();
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let strict = format!("{url}{separator}auto_create_tables=false&table=jobs_locks&fence_table=jobs_counters");
+    let run = || say(lab.bare(["run", "k", "--", "echo", "ran"]).env("SYNCGUARD_URL", &strict));
+
+    let missing = run();
+    let looked_at = say(lab.bare(["doctor"]).env("SYNCGUARD_URL", &strict)).stdout;
+    let schema = ["schema", "--table", "jobs_locks", "--fence-table", "jobs_counters"];
+    let printed = say(&mut lab.bare(schema)).stdout;
+    let protected = say(&mut lab.bare([&schema[..], &["--protect"]].concat())).stdout;
+
+    assert_eq!(missing.code, Some(78), "{missing:?}");
+    assert!(printed.contains("CREATE TABLE") && protected.starts_with(&printed) && protected.contains("TRIGGER"));
+    for line in printed.lines().filter_map(|line| line.split("--").next()) {
+        assert!(missing.stderr.contains(line.trim()), "{line}: {missing:?}");
+    }
+    assert!(looked_at.contains("run the SQL that `syncguard schema` prints"), "{looked_at}");
+    assert!(!looked_at.contains("setup_schema"), "a shell has no such function: {looked_at}");
+
+    let mut psql =
+        Command::new("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", &url]).stdin(Stdio::piped()).spawn().unwrap();
+    psql.stdin.take().unwrap().write_all(protected.as_bytes()).unwrap();
+    assert!(psql.wait().unwrap().success());
+
+    assert_eq!(run().stdout, "ran\n");
+    let refused = say(&mut lab.bare(["schema", "--table", "a.b.c"]));
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(64), ""), "{refused:?}");
 }
 
 #[test]

@@ -60,3 +60,23 @@ fn an_unfit_place_for_marks_is_an_error_that_shows_no_password() {
         assert!(!refused.stderr.contains("CANARY"), "{refused:?}");
     }
 }
+
+#[test]
+fn damaged_marks_accept_nobody_and_say_what_to_do() {
+    let lab = Lab::new();
+    let (folder, file) = (lab.path("marks"), lab.path("marks.db"));
+    let url = format!("sqlite:{}", file.display());
+    let check = |marks: &str| lab.say(["fence", "check", marks, "--resource", "ledger", "--fence", NEWER]);
+    assert_eq!(check(folder.to_str().unwrap()).code, Some(0));
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        std::fs::write(entry.unwrap().path(), "no fence at all").unwrap();
+    }
+    std::fs::write(&file, "no database at all, and long enough to have been one. ".repeat(40)).unwrap();
+
+    for marks in [folder.to_str().unwrap(), &url] {
+        let refused = check(marks);
+        assert_eq!(refused.code, Some(70), "{refused:?}");
+        assert!(refused.stderr.contains("hint: restore "), "{refused:?}");
+        assert!(refused.stderr.contains("the highest fence that was ever accepted"), "{refused:?}");
+    }
+}

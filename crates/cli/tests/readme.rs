@@ -184,7 +184,13 @@ fn run(lab: &Lab, block: &Block) -> String {
 
 /// Hides what differs from run to run. A line that tells an exit code is left as it is.
 fn mask(text: &str) -> String {
-    text.lines().map(|line| if line.starts_with("exit ") { line.to_owned() } else { mask_line(line) } + "\n").collect()
+    let mask = |line: &str| match line.split_once("backend   sqlite:/") {
+        // The store of the reader.
+        Some((before, _)) => format!("{before}backend   sqlite:/PATH"),
+        None if line.starts_with("exit ") => line.to_owned(),
+        None => mask_line(line),
+    };
+    text.lines().map(|line| mask(line) + "\n").collect()
 }
 
 fn mask_line(line: &str) -> String {

@@ -23,8 +23,9 @@ fn the_second_shell_is_told_who_since_until_and_what_to_do() {
     assert!(lines[1].starts_with("  held by   ci@runner-7   (lock "), "{said:?}");
     assert!(lines[1].ends_with(", fence 000000000000001)"), "{said:?}");
     assert!(lines[2].starts_with("  since     ") && lines[2].contains("Z (0s ago); lease ends in "), "{said:?}");
-    assert_eq!(lines[3], "hint: wait longer:  syncguard run --wait 10m deploy:prod -- …");
-    assert_eq!(lines[4], "      look at it:   syncguard status deploy:prod");
+    assert_eq!(lines[3], format!("  backend   {}", lab.url()));
+    assert_eq!(lines[4], "hint: wait longer:  syncguard run --wait 10m deploy:prod -- …");
+    assert_eq!(lines[5], "      look at it:   syncguard status deploy:prod");
     holder.signal(Signal::TERM);
     holder.finish();
 }

@@ -226,9 +226,13 @@ pub(crate) fn failed(error: rusqlite::Error) -> FenceError {
 fn described(error: &rusqlite::Error) -> LockError {
     use rusqlite::ErrorCode as Sqlite;
     let code = match error.sqlite_error_code() {
+        Some(Sqlite::NotADatabase | Sqlite::DatabaseCorrupt) => {
+            let failure = LockError::internal("the database with the marks is damaged");
+            return failure
+                .with_hint("restore it, with marks that are no lower than the highest fence that was ever accepted");
+        }
         Some(Sqlite::DatabaseBusy | Sqlite::DatabaseLocked) => ErrorCode::NetworkTimeout,
         Some(Sqlite::PermissionDenied | Sqlite::AuthorizationForStatementDenied) => ErrorCode::AuthFailed,
-        Some(Sqlite::NotADatabase | Sqlite::DatabaseCorrupt) => ErrorCode::Internal,
         Some(Sqlite::Unknown) => ErrorCode::InvalidArgument,
         _ => ErrorCode::ServiceUnavailable,
     };

@@ -37,7 +37,8 @@ pub(crate) async fn acquire(args: AcquireArgs, backend: &Backend, output: Output
     let conflict = args.taking.conflict_exit_code;
     match take(args, backend, output).await {
         Ok(()) => Ok(exit::OK),
-        Err(mut failure) => {
+        Err(failure) => {
+            let mut failure = failure.on(backend);
             if failure.reason == "locked" {
                 failure.code = conflict;
             }

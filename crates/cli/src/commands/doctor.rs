@@ -192,7 +192,7 @@ fn print(report: &HealthReport, backend: &Backend, ok: bool, output: Output) {
         let (status, name, detail) = (word(check.status), &check.name, escape(&check.detail));
         let _ = write!(text, "\n{style}{status:<4}{style:#}  {name:<width$}  {detail}");
         if let Some(hint) = &check.hint {
-            let _ = write!(text, "\n      {:<width$}  {HINT}hint:{HINT:#} {}", "", escape(hint));
+            let _ = write!(text, "\n      {:<width$}  {HINT}hint:{HINT:#} {}", "", escape(&exit::for_a_shell(hint)));
         }
     }
     output.data(&text);
@@ -203,7 +203,7 @@ fn line(check: &HealthCheck) -> Line {
         name: check.name.clone().into_owned(),
         status: word(check.status),
         detail: check.detail.clone(),
-        hint: check.hint.clone().map(std::borrow::Cow::into_owned),
+        hint: check.hint.as_deref().map(exit::for_a_shell),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::exit::{Failure, Stage};
 /// Opens the backend without waiting for it.
 pub(crate) async fn open(backend: &Backend) -> Result<Locker, Failure> {
     let opened = syncguard::open(&backend.url).await;
-    opened.map(Locker::new).map_err(|error| Failure::from_lock(&error, Stage::Opening))
+    opened.map(Locker::new).map_err(|error| Failure::from_lock(&error, Stage::Opening).on(backend))
 }
 
 /// The secret that the caller names by argument, variable or stdin.

@@ -25,6 +25,10 @@ struct Free {
 }
 
 pub(crate) async fn wait(args: WaitArgs, backend: &Backend, output: Output) -> Result<u8, Failure> {
+    until_free(args, backend, output).await.map_err(|failure| failure.on(backend))
+}
+
+async fn until_free(args: WaitArgs, backend: &Backend, output: Output) -> Result<u8, Failure> {
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::INTERNAL, "internal", format!("cannot block signals: {error}")))?;
     let locker = syncguard::Locker::new(taking::open(backend, args.wait, &mut signals, output).await?);

@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) command: Vec<OsString>,
     held: Held,
     pub(crate) backend_name: String,
+    /// Its URL without secrets, for messages.
+    pub(crate) backend_shown: String,
     /// Whether the work leads a process group of its own: only away from terminals, whose keys go to one group.
     pub(crate) own_group: bool,
     pub(crate) hold_at_least: Option<Duration>,
@@ -113,6 +115,7 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
         command,
         held: Held::inherited(),
         backend_name: String::new(),
+        backend_shown: String::new(),
         own_group: !on_terminal,
         hold_at_least: args.hold_at_least,
         on_lost: args.on_lost,

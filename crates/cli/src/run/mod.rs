@@ -12,6 +12,7 @@ mod locks;
 pub(crate) mod orphans;
 mod protocol;
 mod report;
+mod respawn;
 mod supervise;
 pub(crate) mod tree;
 mod watchdog;
@@ -30,16 +31,12 @@ use crate::output::Output;
 use crate::run::job::Job;
 use crate::run::locks::Locks;
 use crate::run::report::{Outcome, Report};
+use crate::run::respawn::Respawn;
 use crate::run::supervise::Watched;
 use crate::run::watchdog::Plan;
 use crate::run::work::{Forked, Work};
 use crate::signals::{Blocked, Signals};
 use crate::taking::{self, Taken, Wanted};
-
-/// How soon a command that failed is started again, at first and at most.
-const RESPAWN_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// A command that ran this long was healthy: its next failure is a first one.
-const HEALTHY: Duration = Duration::from_secs(60);
 
 /// A run that is ready to start: arguments checked, signals blocked, watchdog forked.
 pub(crate) struct Prepared {
@@ -97,7 +94,7 @@ pub(crate) async fn run(prepared: Prepared, output: Output) -> Result<Ending, Fa
     let mut signals = Signals::read(&blocked).map_err(|error| internal("cannot read signals", &error))?;
     let mut work = Work::new(forked).map_err(|error| internal("cannot hear the watchdog", &error))?;
     let result = keep_going(job, &backend, &mut work, &mut signals, &mut report, output).await;
-    let result = result.map_err(|failure| conflict.soften(failure));
+    let result = result.map_err(|failure| conflict.soften(failure.on(&backend)));
     report.end(&result);
     report.write(output);
     result
@@ -114,9 +111,10 @@ async fn keep_going(
 ) -> Result<Ending, Failure> {
     let opened = taking::open(backend, job.wanted.wait, signals, output).await?;
     job.backend_name = opened.capabilities().backend.into_owned();
+    job.backend_shown = backend.shown();
     let locker = Locker::new(opened);
     job.refuse_own(backend, &locker).await?;
-    let mut delay = RESPAWN_DELAY.0;
+    let mut respawn = Respawn::default();
     loop {
         let begun = SystemClock.boot();
         let outcome = once(&job, &locker, work, signals, report, output).await?;
@@ -125,20 +123,13 @@ async fn keep_going(
         if !again {
             return Ok(outcome.ending(job.lost_code));
         }
-        if outcome.lost {
-            delay = RESPAWN_DELAY.0;
-            continue;
-        }
-        if SystemClock.boot().since(begun) >= HEALTHY {
-            delay = RESPAWN_DELAY.0;
-        }
+        let Some(delay) = respawn.delay_after(SystemClock.boot().since(begun), outcome.lost) else { continue };
         output.respawn(&outcome.describe(), delay);
         tokio::select! {
             biased;
             signal = signals.next_stopping() => return Ok(Ending::Code(exit::from_signal(signal.as_raw()))),
             () = tokio::time::sleep(delay) => {}
         }
-        delay = (delay * 2).min(RESPAWN_DELAY.1);
     }
 }
 
@@ -153,7 +144,7 @@ async fn once(
 ) -> Result<Outcome, Failure> {
     let (locks, waited, since) = take_all(job, locker, signals, output).await?;
     report.acquired(locks.main(), &job.backend_name, waited);
-    output.detail(&format!("acquired with fence {}", locks.main().fence()));
+    output.detail(&format!("acquired with fence {} on {}", locks.main().fence(), job.backend_shown));
     if let Some(signal) = signals.pending_stop() {
         finish::release_all(&locks, output).await;
         return Err(stopped_before_start(signal));

@@ -206,7 +206,7 @@ impl Course {
         let target = work.pid.map_or("the command".to_owned(), |pid| format!("process {pid} and all it started"));
         let fence = guard.fence().to_string();
         let message = messages::lost(guard.key(), held, cause, &target, measure, &fence);
-        watched.output.failure_if_heard(&message);
+        watched.output.failure_if_heard(&message.detail(format!("backend   {}", watched.job.backend_shown)));
     }
 
     /// The watchdog was killed, and the work has come home to us.
