@@ -2,6 +2,7 @@
 //! `support::children`).
 #![allow(clippy::unwrap_used)]
 
+mod examples;
 mod http;
 mod impostors;
 mod kills;
