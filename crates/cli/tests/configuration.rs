@@ -96,8 +96,16 @@ fn the_sql_that_errors_ask_for_is_what_schema_prints() {
     let strict = format!("{url}{separator}auto_create_tables=false&table=jobs_locks&fence_table=jobs_counters");
     let run = || say(lab.bare(["run", "k", "--", "echo", "ran"]).env("SYNCGUARD_URL", &strict));
 
+    let psql = |arguments: &[&str]| {
+        let mut psql = Command::new("psql");
+        psql.args(["-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", &url]).args(arguments);
+        psql.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+
     let missing = run();
-    let looked_at = say(lab.bare(["doctor"]).env("SYNCGUARD_URL", &strict)).stdout;
+    let doctor = |url: &str| say(lab.bare(["doctor"]).env("SYNCGUARD_URL", url));
+    let (looked_at, looked_for) = (doctor(&strict), doctor(&url));
+    let tables = finish(psql(&["-c", "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"]));
     let schema = ["schema", "--table", "jobs_locks", "--fence-table", "jobs_counters"];
     let printed = say(&mut lab.bare(schema)).stdout;
     let protected = say(&mut lab.bare([&schema[..], &["--protect"]].concat())).stdout;
@@ -107,15 +115,19 @@ fn the_sql_that_errors_ask_for_is_what_schema_prints() {
     for line in printed.lines().filter_map(|line| line.split("--").next()) {
         assert!(missing.stderr.contains(line.trim()), "{line}: {missing:?}");
     }
-    assert!(looked_at.contains("run the SQL that `syncguard schema` prints"), "{looked_at}");
-    assert!(!looked_at.contains("setup_schema"), "a shell has no such function: {looked_at}");
+    assert_eq!(looked_at.code, Some(1), "{looked_at:?}");
+    assert!(looked_at.stdout.contains("\nCREATE TABLE IF NOT EXISTS"), "to be copied: {looked_at:?}");
+    assert_eq!(looked_for.code, Some(0), "{looked_for:?}");
+    assert!(looked_for.stdout.contains("do not exist yet; the first lock makes them"), "{looked_for:?}");
+    assert_eq!(tables.stdout, "0\n", "a look creates nothing: {tables:?}");
 
-    let mut psql =
-        Command::new("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", &url]).stdin(Stdio::piped()).spawn().unwrap();
-    psql.stdin.take().unwrap().write_all(protected.as_bytes()).unwrap();
-    assert!(psql.wait().unwrap().success());
+    let mut migration = psql(&[]);
+    migration.stdin.take().unwrap().write_all(protected.as_bytes()).unwrap();
+    let migrated = finish(migration);
+    assert_eq!(migrated.code, Some(0), "{migrated:?}");
 
     assert_eq!(run().stdout, "ran\n");
+    assert!(doctor(&strict).stdout.contains("PASS  tables "), "what was printed is all that is needed");
     let refused = say(&mut lab.bare(["schema", "--table", "a.b.c"]));
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(64), ""), "{refused:?}");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use syncguard::{
-    Clock, HealthCheck, HealthReport, HealthStatus, Key, LockBackend, LockError, Locker, Lookup, RedactedUrl,
+    Clock, HealthCheck, HealthReport, HealthStatus, Key, LockBackend, LockError, Locker, Lookup, RedactedUrl, Scheme,
     SystemClock, TimeAuthority,
 };
 
@@ -60,8 +60,14 @@ async fn examine(backend: &Backend, report: &mut HealthReport) {
         report.push(HealthStatus::Info, "store", detail);
         return;
     }
-    let opened = match syncguard::open(&backend.url).await {
+    let url = without_creating(backend);
+    let opened = match syncguard::open(&url).await {
         Ok(opened) => opened,
+        Err(error) if url != backend.url && error.hint().is_some_and(|hint| hint.starts_with(NOT_CREATED)) => {
+            let detail = format!("{error} yet; the first lock makes them, or the SQL of `syncguard schema`");
+            report.push(HealthStatus::Info, "store", detail);
+            return;
+        }
         Err(error) => return fail(report, "connect", &error),
     };
     report.push(HealthStatus::Pass, "connect", "the backend was opened");
@@ -71,6 +77,22 @@ async fn examine(backend: &Backend, report: &mut HealthReport) {
         probe(&locker, report, !has(&own, "clock")).await;
     }
     report.checks.extend(own.checks);
+}
+
+/// How the hint begins when tables are missing that were not to be created.
+const NOT_CREATED: &str = "auto_create_tables is off";
+
+/// The URL with which opening creates no table.
+fn without_creating(backend: &Backend) -> String {
+    let url = &backend.url;
+    if backend.scheme != Scheme::Postgres || url.contains("auto_create_tables=false") {
+        return url.clone();
+    }
+    if url.contains("auto_create_tables=") {
+        return url.replace("auto_create_tables=true", "auto_create_tables=false");
+    }
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}auto_create_tables=false")
 }
 
 fn has(report: &HealthReport, word: &str) -> bool {
@@ -192,7 +214,9 @@ fn print(report: &HealthReport, backend: &Backend, ok: bool, output: Output) {
         let (status, name, detail) = (word(check.status), &check.name, escape(&check.detail));
         let _ = write!(text, "\n{style}{status:<4}{style:#}  {name:<width$}  {detail}");
         if let Some(hint) = &check.hint {
-            let _ = write!(text, "\n      {:<width$}  {HINT}hint:{HINT:#} {}", "", escape(&exit::for_a_shell(hint)));
+            // Some are SQL to be copied.
+            let hint: Vec<String> = exit::for_a_shell(hint).lines().map(escape).collect();
+            let _ = write!(text, "\n      {:<width$}  {HINT}hint:{HINT:#} {}", "", hint.join("\n"));
         }
     }
     output.data(&text);
