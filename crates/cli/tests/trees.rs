@@ -111,7 +111,7 @@ fn roots_process_is_named(surrounding: Surrounding, cause: Cause) {
         Cause::Stop => {
             sudo.signal(Signal::STOP);
             // Longer than the lease: the watchdog acts, and tells the command when it goes on.
-            std::thread::sleep(Duration::from_secs(4));
+            std::thread::sleep(Duration::from_secs(10));
             sudo.signal(Signal::CONT);
         }
     }
