@@ -166,28 +166,29 @@ fn arguments() -> Option<(usize, usize)> {
     (start < end).then_some((start, end))
 }
 
-/// Gives back the program's code and constants that the start has touched. What is used again comes back from the
-/// page cache, one fault each; what only the start needed (arguments, configuration, handshakes) does not, and that is
-/// most of what a run would otherwise keep resident for hours.
+/// Gives back the code and constants, of the program and its libraries, that the start has touched.
+///
+/// What is used again comes back from the page cache, one fault each. What only the start needed (arguments,
+/// configuration, handshakes) does not, and that is much of what a run would otherwise keep resident for hours.
 pub(crate) fn give_back_code() {
     #[allow(unsafe_code, reason = "only the loader knows where the program is, and only libc speaks with it")]
     // SAFETY: the callback is called before this returns, and its data is not used.
     unsafe {
-        libc::dl_iterate_phdr(Some(give_back_program), std::ptr::null_mut());
+        libc::dl_iterate_phdr(Some(give_back_object), std::ptr::null_mut());
     }
 }
 
 #[allow(unsafe_code, reason = "the loader calls it with its own structures")]
-unsafe extern "C" fn give_back_program(
-    program: *mut libc::dl_phdr_info,
+unsafe extern "C" fn give_back_object(
+    object: *mut libc::dl_phdr_info,
     _size: libc::size_t,
     _data: *mut libc::c_void,
 ) -> libc::c_int {
     // SAFETY: the loader passes a valid structure, whose table has as many entries as it says; sysconf only answers.
     let (page, base, segments) = unsafe {
-        let program = &*program;
-        let segments = std::slice::from_raw_parts(program.dlpi_phdr, usize::from(program.dlpi_phnum));
-        (usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096).max(1), program.dlpi_addr, segments)
+        let object = &*object;
+        let segments = std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum));
+        (usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096).max(1), object.dlpi_addr, segments)
     };
     // Writable ones hold our data, also where they were made read-only after relocation.
     let unwritten =
@@ -199,10 +200,10 @@ unsafe extern "C" fn give_back_program(
         };
         let from = start / page * page;
         // SAFETY: a private mapping of a file that nobody writes to: a page that is dropped is read again as it was.
+        // The kernel's own object (vdso) is treated alike or refuses; both are fine.
         unsafe {
             libc::madvise(std::ptr::with_exposed_provenance_mut(from), start + length - from, libc::MADV_DONTNEED);
         }
     }
-    // The program comes first; the libraries after it are shared with everybody and small.
-    1
+    0
 }
