@@ -13,12 +13,15 @@ mod args;
 mod commands;
 mod config;
 mod exit;
+mod holder;
+mod label;
 mod logging;
 mod messages;
 mod output;
 mod run;
 mod signals;
 mod sys;
+mod table;
 mod taking;
 mod values;
 
@@ -107,6 +110,17 @@ fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Endi
             Command::Doctor(args) => {
                 let backend = config::resolve_untouched(global, url_on_command_line, output)?;
                 commands::doctor::doctor(&args, &backend, output).await.map(Ending::Code)
+            }
+            Command::List(args) => commands::list::list(&args, &resolve()?, output).await.map(Ending::Code),
+            Command::Watch(args) => {
+                Box::pin(commands::watch::watch(&args, &resolve()?, output)).await.map(Ending::Code)
+            }
+            Command::Break(args) => {
+                commands::break_lock::break_lock(&args, &resolve()?, output).await.map(Ending::Code)
+            }
+            Command::Purge => commands::purge::purge(&resolve()?, output).await.map(Ending::Code),
+            Command::Bench(args) => {
+                Box::pin(commands::bench::bench(&args, &resolve()?, output)).await.map(Ending::Code)
             }
             Command::Fence(command) => commands::fence::fence(command, output).await.map(Ending::Code),
             Command::Completions(args) => Ok(Ending::Code(commands::documents::completions(&args, output))),

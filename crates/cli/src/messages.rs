@@ -1,24 +1,17 @@
 //! What happened, who, since, until, what to do?
 //!
-//! The texts that people meet at three in the morning, in one place and tested word by word. Times of a holder are on
-//! the backend's clock, so a skewed clock of the reader cannot make them lie.
+//! The texts that people meet at three in the morning, in one place and tested word by word. What is said about a holder
+//! is in [`crate::holder`].
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::process::Signal;
-use syncguard::{HashId, Key, LockInfo, LossReason};
+use syncguard::{Key, LossReason};
 
 use crate::exit::{self, Failure};
+use crate::holder::{self, Holder};
 use crate::output::{escape, human, tenths, typed};
 use crate::run::tree::Process;
-
-/// What was seen of the present holder.
-#[derive(Clone, Debug)]
-pub(crate) struct Holder {
-    pub(crate) info: LockInfo,
-    /// The lease was seen to move while we watched.
-    pub(crate) renewed: bool,
-}
 
 /// Who asks for the lock: the hints differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +26,7 @@ pub(crate) fn locked(key: &Key, holder: Option<&Holder>, waited: Option<Duration
     let waited = waited.map_or(String::new(), |waited| format!(" (waited {})", tenths(waited)));
     let mut failure = Failure::new(exit::NOT_ACQUIRED, "locked", format!("{} is locked{waited}", escape(key.as_str())));
     if let Some(holder) = holder {
-        failure.details = describe(holder);
+        failure.details = holder::describe(holder);
     }
     let name = typed(key.as_str());
     let again = match asking {
@@ -42,75 +35,6 @@ pub(crate) fn locked(key: &Key, holder: Option<&Holder>, waited: Option<Duration
         Asking::Wait => format!("syncguard wait {name}"),
     };
     failure.hint(format!("wait longer:  {again}\nlook at it:   syncguard status {name}"))
-}
-
-/// The two lines about a holder.
-pub(crate) fn describe(holder: &Holder) -> Vec<String> {
-    let info = &holder.info;
-    let lock = short(info.lock_id_hash());
-    let who = match info.label() {
-        Some(label) => format!("held by   {}   (lock {lock}, fence {})", escape(label.as_str()), info.fence),
-        None => format!("held by   lock {lock}   (fence {})", info.fence),
-    };
-    let held = info.held_for();
-    let since = format!("since     {} ({} ago); {}", clock_time(info), human(held), lease(holder));
-    vec![who, since]
-}
-
-fn lease(holder: &Holder) -> String {
-    let left = holder.info.expires_at.since(holder.info.observed_at);
-    if left.is_zero() {
-        return "lease is over".to_owned();
-    }
-    let renewed = if holder.renewed { " and is being renewed" } else { "" };
-    format!("lease ends in {}{renewed}", human(left))
-}
-
-// The date only where the hour alone would mislead.
-fn clock_time(info: &LockInfo) -> String {
-    let millis = u64::try_from(info.acquired_at.as_millis()).unwrap_or(0);
-    let full = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string();
-    if info.held_for() >= Duration::from_hours(24) {
-        return full;
-    }
-    full.split_once('T').map_or(full.clone(), |(_, time)| time.to_owned())
-}
-
-/// `9c1f…e2a4`
-pub(crate) fn short(hash: HashId) -> String {
-    let text = hash.to_string();
-    match (text.get(..4), text.get(text.len() - 4..)) {
-        (Some(first), Some(last)) => format!("{first}…{last}"),
-        _ => text,
-    }
-}
-
-/// One line about who is waited for; the spinner's text, and what a log gets every 30 seconds.
-pub(crate) fn waiting(key: &Key, holder: Option<&Holder>, waited: Duration) -> String {
-    let key = escape(key.as_str());
-    let Some(holder) = holder else {
-        return format!("waiting for {key} (waited {})", tenths(waited));
-    };
-    let info = &holder.info;
-    let who =
-        info.label().map_or_else(|| format!("lock {}", short(info.lock_id_hash())), |label| escape(label.as_str()));
-    format!(
-        "waiting for {key}: held by {who} (fence {}) for {}; {} (waited {})",
-        info.fence,
-        human(info.held_for()),
-        lease(holder),
-        tenths(waited)
-    )
-}
-
-/// The same for the one line of a spinner: what changes stands in front, where 80 columns show it.
-pub(crate) fn waiting_briefly(key: &Key, holder: Option<&Holder>, waited: Duration) -> String {
-    let (key, waited) = (escape(key.as_str()), human(waited));
-    let Some(holder) = holder else { return format!("waited {waited} for {key}") };
-    let info = &holder.info;
-    let who =
-        info.label().map_or_else(|| format!("lock {}", short(info.lock_id_hash())), |label| escape(label.as_str()));
-    format!("waited {waited}, {} · {key}: held by {who} for {}", lease(holder), human(info.held_for()))
 }
 
 /// Why the command is being stopped.
@@ -163,6 +87,15 @@ pub(crate) fn lost(key: &Key, held: Duration, cause: Cause, target: &str, measur
 pub(crate) fn renewal_is_late(key: &Key, left: Duration, stop_in: Option<Duration>) -> String {
     let stop = stop_in.map_or(String::new(), |stop| format!("; the command will be stopped in {}", tenths(stop)));
     format!("the lock {} cannot be renewed at present: its lease ends in {}{stop}", escape(key.as_str()), tenths(left))
+}
+
+/// Somebody asks for a lock that a command holds.
+pub(crate) fn asked(key: &Key, signal: Option<Signal>) -> String {
+    let done = match signal {
+        Some(signal) => format!("sent {} to the command", signal_name(signal)),
+        None => "the command goes on (--on-asked SIG would tell it)".to_owned(),
+    };
+    format!("somebody asks for the lock {}: {done}", escape(key.as_str()))
 }
 
 /// Somebody killed the watchdog.
@@ -219,22 +152,7 @@ pub(crate) fn signal_name(signal: Signal) -> &'static str {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use syncguard::{Fence, Label, LockId, Timestamp};
-
-    fn holder(label: Option<&str>) -> Holder {
-        let start = 1_794_751_331_000; // 14:02:11Z
-        let id = LockId::parse("AAAAAAAAAAAAAAAAAAAAAA").unwrap();
-        let at = Timestamp::from_millis;
-        let info = LockInfo::new(
-            Key::new("deploy:prod").unwrap(),
-            id,
-            Fence::new(41).unwrap(),
-            at(start),
-            at(start + 90_000),
-            at(start + 77_000),
-        );
-        Holder { info: info.with_label(label.map(|label| Label::new(label).unwrap())), renewed: true }
-    }
+    use crate::holder::tests::holder;
 
     fn text(failure: &Failure) -> String {
         let rendered = crate::output::render(failure);
@@ -247,13 +165,13 @@ mod tests {
 
         let failure = locked(&key, Some(&holder(Some("ci@runner-7"))), Some(Duration::from_secs(5)), Asking::Run);
 
-        let lock = short(LockId::parse("AAAAAAAAAAAAAAAAAAAAAA").unwrap().hash());
+        let lock = holder::short(holder(None).info.lock_id_hash());
         assert_eq!(
             text(&failure),
             format!(
                 "error: deploy:prod is locked (waited 5.0s)\n  \
                    held by   ci@runner-7   (lock {lock}, fence 000000000000041)\n  \
-                   since     14:02:11Z (1m 17s ago); lease ends in 13s and is being renewed\n\
+                   since     14:02:11Z: held for 1m 17s, lease ends in 13s, renewed 17s ago\n\
                  hint: wait longer:  syncguard run --wait 10m deploy:prod -- …\n      \
                        look at it:   syncguard status deploy:prod"
             )
@@ -279,19 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn eighty_columns_show_the_lease_and_the_wait() {
-        let key = Key::new("a-rather-long-key-as-people-have-them:production:eu-central-1").unwrap();
-        let line = waiting_briefly(&key, Some(&holder(Some("ci@runner-7"))), Duration::from_secs(75));
-        let shown: String = line.chars().take(78).collect();
-        assert!(shown.starts_with("waited 1m 15s, lease ends in 13s and is being renewed"), "{shown}");
-    }
-
-    #[test]
     fn a_hostile_key_and_label_are_shown_escaped() {
         let key = Key::new("a\x1b[2Jb").unwrap();
         let failure = locked(&key, Some(&holder(Some("\x1b]0;pwned\x07"))), None, Asking::Acquire);
 
-        let shown = text(&failure) + &waiting(&key, Some(&holder(Some("x\ny"))), Duration::ZERO);
+        let shown = text(&failure) + &holder::waiting(&key, Some(&holder(Some("x\ny"))), Duration::ZERO);
 
         assert!(!shown.contains(['\x1b', '\x07']), "{shown:?}");
         assert!(shown.contains("a\\u{1b}[2Jb") && shown.contains("x\\ny"), "{shown}");

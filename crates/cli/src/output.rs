@@ -219,7 +219,7 @@ fn failure_object(failure: &Failure) -> FailureObject<'_> {
     }
 }
 
-fn with_schema(fields: &impl Serialize) -> String {
+pub(crate) fn with_schema(fields: &impl Serialize) -> String {
     // What is serialised here are our own structs of plain fields: it cannot fail, and a message about it would help
     // nobody.
     let body = serde_json::to_string(fields).unwrap_or_default();

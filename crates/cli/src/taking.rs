@@ -12,13 +12,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::Signal;
 use serde::Serialize;
 use syncguard::{
-    AnyBackend, BootTime, CancellationToken, Clock, ErrorCode, Guard, HashId, Key, Label, LockError, LockInfo,
-    LockRequest, Locker, RedactedUrl, SystemClock, Ttl,
+    AnyBackend, BootTime, CancellationToken, Clock, ErrorCode, Guard, HashId, Key, Label, LockError, LockRequest,
+    Locker, RedactedUrl, SystemClock, Ttl,
 };
 
 use crate::config::Backend;
 use crate::exit::{Failure, Stage, from_signal};
-use crate::messages::{self, Asking, Holder};
+use crate::holder::{self, Holder, LockObject};
+use crate::messages::{self, Asking};
 use crate::output::{Output, tenths};
 use crate::signals::Signals;
 use crate::values::Wait;
@@ -162,8 +163,8 @@ async fn attempt(
         Err(error) if error.is_transient() && !no_wait => {}
         Err(error) => return Err(Failure::from_lock(&error, Stage::Operating)),
     }
-    let holder = RefCell::new(None);
-    let mut watching = pin!(watch(locker, &wanted.key, started, &holder, output));
+    let seen = RefCell::new(None);
+    let mut watching = pin!(watch(locker, &wanted.key, started, &seen, output));
     let acquired = tokio::select! {
         biased;
         acquired = patiently(locker, wanted, cancel, started) => acquired,
@@ -173,7 +174,7 @@ async fn attempt(
     match acquired {
         Ok(guard) => Ok(Taken { guard, waited: elapsed }),
         Err(error) if error.code() == ErrorCode::AcquisitionTimeout => {
-            let before = holder.borrow().clone();
+            let before = seen.borrow().clone();
             let holder = look(locker, &wanted.key, before.as_ref()).await.or(before);
             Err(messages::locked(&wanted.key, holder.as_ref(), Some(elapsed), wanted.asking))
         }
@@ -233,7 +234,7 @@ async fn watch(locker: &Locker, key: &Key, started: BootTime, holder: &RefCell<O
         let seen = look(locker, key, before.as_ref()).await;
         let waited = SystemClock.boot().since(started);
         match &spinner {
-            Some(spinner) => spinner.set_message(messages::waiting_briefly(key, seen.as_ref(), waited)),
+            Some(spinner) => spinner.set_message(holder::waiting_briefly(key, seen.as_ref(), waited)),
             None if waited >= next_line => {
                 say_waiting(key, seen.as_ref(), waited, output);
                 next_line = waited + LINE_EVERY;
@@ -252,15 +253,15 @@ struct WaitingEvent {
     event: &'static str,
     key_hash: HashId,
     #[serde(skip_serializing_if = "Option::is_none")]
-    holder: Option<LockInfo>,
+    holder: Option<LockObject>,
     waited_ms: u64,
 }
 
 fn say_waiting(key: &Key, seen: Option<&Holder>, waited: Duration, output: Output) {
     if !output.json {
-        output.note_if_heard(&messages::waiting(key, seen, waited));
+        output.note_if_heard(&holder::waiting(key, seen, waited));
     } else if output.stdout_is_the_childs {
-        let holder = seen.map(|seen| seen.info.clone());
+        let holder = seen.map(|seen| LockObject::new(&seen.info, false));
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         output.object(&WaitingEvent { event: "waiting", key_hash: key.hash(), holder, waited_ms });
     }

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use rustix::process::Signal;
-use syncguard::{BootTime, Clock, Key, Label, LockError, SystemClock, Ttl};
+use syncguard::{BootTime, Clock, Fence, Key, Label, LockError, SystemClock, Ttl};
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +76,22 @@ pub(crate) fn lease_like(text: &str) -> Result<Duration, String> {
     ttl(text).map(Ttl::duration)
 }
 
-/// `--label "$RUN_ID"` outside of CI is an empty text: the default says more than an error does.
-pub(crate) fn label(text: &str) -> Result<Label, String> {
+/// A label as it was given. `--label "$RUN_ID"` outside of CI is an empty text: the default says more than an error does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GivenLabel(pub(crate) Option<Label>);
+
+pub(crate) fn label(text: &str) -> Result<GivenLabel, String> {
     if text.is_empty() {
-        return Ok(crate::commands::default_label());
+        return Ok(GivenLabel(None));
     }
-    Label::new(text).map_err(|error| with_hint(&error))
+    Label::new(text).map(|label| GivenLabel(Some(label))).map_err(|error| with_hint(&error))
+}
+
+/// A fence as people copy it: with its leading zeros or without.
+pub(crate) fn fence(text: &str) -> Result<Fence, String> {
+    let is_number = !text.is_empty() && text.len() <= Fence::DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| is_number).ok_or("expected a fence, such as 42 or 000000000000042")?;
+    Fence::new(number).map_err(|error| with_hint(&error))
 }
 
 pub(crate) fn on_lost(text: &str) -> Result<OnLost, String> {
@@ -93,7 +103,7 @@ pub(crate) fn on_lost(text: &str) -> Result<OnLost, String> {
     }
 }
 
-fn signal(name: &str) -> Result<Signal, String> {
+pub(crate) fn signal(name: &str) -> Result<Signal, String> {
     let upper = name.to_ascii_uppercase();
     let signal = match upper.strip_prefix("SIG").unwrap_or(&upper) {
         "TERM" | "15" => Signal::TERM,
@@ -213,6 +223,14 @@ mod tests {
         assert!(key_and_command(&given, None).unwrap_err().contains("put flags before KEY"));
         for missing in [&["k"][..], &["k", "--"][..]] {
             assert!(key_and_command(&words(missing), None).unwrap_err().contains("COMMAND is missing"));
+        }
+    }
+
+    #[test]
+    fn a_fence_is_read_with_and_without_its_zeros() {
+        assert_eq!(fence("42"), fence("000000000000042"));
+        for text in ["", "0", "-1", "+42", "4 2", "0x2a", "0000000000000042", "999999999999999"] {
+            assert!(fence(text).is_err(), "{text}");
         }
     }
 

@@ -57,7 +57,7 @@ async fn take(args: AcquireArgs, backend: &Backend, output: Output) -> Result<()
     let wanted = Wanted {
         key: args.key,
         ttl: taking.ttl,
-        label: taking.label.unwrap_or_else(super::default_label),
+        label: taking.label.and_then(|given| given.0).unwrap_or_else(crate::label::of_caller),
         keep_alive: false,
         wait,
         asking: Asking::Acquire,

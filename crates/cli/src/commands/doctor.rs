@@ -76,7 +76,25 @@ async fn examine(backend: &Backend, report: &mut HealthReport) {
     if !has(&own, "probe") {
         probe(&locker, report, !has(&own, "clock")).await;
     }
+    let counted = has(&own, "counters") || has(&own, "contents");
     report.checks.extend(own.checks);
+    if !counted {
+        count(&locker, report).await;
+    }
+}
+
+/// How many keys were ever locked: counters stay, and are what a fleet pays for.
+async fn count(locker: &Locker, report: &mut HealthReport) {
+    let Some(inspector) = locker.backend().inspector() else { return };
+    match inspector.count().await {
+        Ok(counts) => {
+            let detail = format!("{} live locks, {} fence counters", counts.locks, counts.counters);
+            report.push(HealthStatus::Info, "counters", detail);
+        }
+        Err(error) => {
+            report.push(HealthStatus::Info, "counters", format!("not counted: {error}"));
+        }
+    }
 }
 
 /// How the hint begins when tables are missing that were not to be created.

@@ -1,19 +1,24 @@
-//! The commands that do one thing and end: `acquire`, `extend`, `release`, `status`, `wait`, `doctor`,
-//! `schema`, `completions`, `man`.
+//! The commands beside `run`: for scripts (`acquire`, `extend`, `release`, `status`, `wait`, `fence`), for operators
+//! (`list`, `watch`, `break`, `purge`, `doctor`, `bench`), and what is printed for others (`schema`, `completions`, `man`).
 
 pub(crate) mod acquire;
+pub(crate) mod bench;
+pub(crate) mod break_lock;
 pub(crate) mod doctor;
 pub(crate) mod documents;
 pub(crate) mod extend;
 pub(crate) mod fence;
+pub(crate) mod list;
+pub(crate) mod purge;
 pub(crate) mod release;
 pub(crate) mod schema;
 pub(crate) mod status;
 pub(crate) mod wait;
+pub(crate) mod watch;
 
 use std::io::Read;
 
-use syncguard::{Label, LockId, Locker};
+use syncguard::{Inspector, LockBackend, LockId, Locker};
 
 use crate::args::Handle;
 use crate::config::Backend;
@@ -23,6 +28,15 @@ use crate::exit::{Failure, Stage};
 pub(crate) async fn open(backend: &Backend) -> Result<Locker, Failure> {
     let opened = syncguard::open(&backend.url).await;
     opened.map(Locker::new).map_err(|error| Failure::from_lock(&error, Stage::Opening).on(backend))
+}
+
+/// The ability to see locks, where the backend has it.
+pub(crate) fn inspector(locker: &Locker) -> Result<Inspector, Failure> {
+    locker.backend().inspector().ok_or_else(|| {
+        let name = locker.backend().capabilities().backend;
+        Failure::config(format!("the backend {name} cannot list its locks"))
+            .hint("look at one of them: syncguard status KEY")
+    })
 }
 
 /// The secret that the caller names by argument, variable or stdin.
@@ -47,26 +61,4 @@ pub(crate) fn lock_id(handle: &Handle) -> Result<LockId, Failure> {
 /// Refuses a malformed id without repeating it.
 pub(crate) fn parse_lock_id(text: &str) -> Result<LockId, Failure> {
     LockId::parse(text).map_err(|error| Failure::from_lock(&error, Stage::Operating))
-}
-
-/// `user@host`, cut to what a label may be.
-pub(crate) fn default_label() -> Label {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut text = format!("{}@{host}", user()).replace('\0', "");
-    while text.len() > Label::MAX_BYTES {
-        text.pop();
-    }
-    Label::new(text).unwrap_or_else(|_| Label::new("unknown").expect("a word is a label"))
-}
-
-// Under cron and in containers the variables are often missing, and the number alone would tell a waiter little.
-fn user() -> String {
-    let variable = |name| std::env::var(name).ok().filter(|user| !user.is_empty());
-    if let Some(user) = variable("USER").or_else(|| variable("LOGNAME")) {
-        return user;
-    }
-    let uid = rustix::process::getuid().as_raw().to_string();
-    let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let line = table.lines().find(|line| line.split(':').nth(2) == Some(uid.as_str()));
-    line.and_then(|line| line.split(':').next()).map_or_else(|| format!("uid-{uid}"), str::to_owned)
 }

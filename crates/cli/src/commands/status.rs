@@ -1,21 +1,19 @@
 //! Is it held, by whom, since when, until when?
 
 use serde::Serialize;
-use syncguard::{LockBackend, LockInfo, Lookup, RedactedUrl};
+use syncguard::{LockBackend, Lookup, RedactedUrl};
 
 use crate::args::StatusArgs;
 use crate::config::Backend;
 use crate::exit::{self, Failure, Stage};
-use crate::messages::{self, Holder};
+use crate::holder::{self, Holder, LockObject};
 use crate::output::{Output, escape};
 
 #[derive(Serialize)]
 struct Status {
     locked: bool,
     #[serde(flatten)]
-    info: Option<LockInfo>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<String>,
+    lock: Option<LockObject>,
 }
 
 pub(crate) async fn status(
@@ -34,8 +32,8 @@ pub(crate) async fn status(
     let found = locker.backend().lookup(query).await.map_err(|error| Failure::from_lock(&error, Stage::Operating))?;
     let code = if found.is_some() { exit::OK } else { exit::NO };
     if output.json {
-        let label = found.as_ref().and_then(|info| info.label().map(|label| label.as_str().to_owned()));
-        output.object(&Status { locked: found.is_some(), info: found, label });
+        let lock = found.as_ref().map(|info| LockObject::new(info, false));
+        output.object(&Status { locked: found.is_some(), lock });
         return Ok(code);
     }
     if output.quiet {
@@ -45,7 +43,7 @@ pub(crate) async fn status(
     let name = args.key.as_ref().map_or_else(|| "the lock of this id".to_owned(), |key| escape(key.as_str()));
     match found {
         Some(info) => {
-            let mut lines = messages::describe(&Holder { info, renewed: false });
+            let mut lines = holder::describe(&Holder::new(info));
             lines.push(format!("backend   {}", escape(&RedactedUrl::new(&backend.url).to_string())));
             output.data(&format!("{name} is locked\n  {}", lines.join("\n  ")));
         }

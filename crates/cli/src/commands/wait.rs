@@ -10,7 +10,8 @@ use syncguard::{Clock, SystemClock};
 use crate::args::WaitArgs;
 use crate::config::Backend;
 use crate::exit::{self, Failure, Stage};
-use crate::messages::{self, Asking, Holder};
+use crate::holder::Holder;
+use crate::messages::{self, Asking};
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::taking;
@@ -36,7 +37,7 @@ async fn until_free(args: WaitArgs, backend: &Backend, output: Output) -> Result
     let mut pause = PAUSE.0;
     loop {
         let holder = match locker.inspect(args.key.as_str()).await {
-            Ok(Some(info)) => Some(Holder { info, renewed: false }),
+            Ok(Some(info)) => Some(Holder::new(info)),
             Ok(None) => {
                 if output.json {
                     output.object(&Free { ok: true });

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use syncguard::{Key, Locker};
 
 use super::environment::{self, Held};
@@ -36,6 +37,8 @@ pub(crate) struct Job {
     pub(crate) own_group: bool,
     pub(crate) hold_at_least: Option<Duration>,
     pub(crate) on_lost: OnLost,
+    /// What the work is told when somebody asks for a lock.
+    pub(crate) on_asked: Option<Signal>,
     pub(crate) kill_after: Duration,
     pub(crate) max_runtime: Option<Duration>,
     pub(crate) background: Background,
@@ -100,7 +103,7 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
     let wanted = Wanted {
         key,
         ttl: taking.ttl,
-        label: taking.label.unwrap_or_else(crate::commands::default_label),
+        label: taking.label.and_then(|given| given.0).unwrap_or_else(|| crate::label::of_run(&command[0])),
         keep_alive: !args.no_renew,
         wait: if no_wait { Wait::AtMost(Duration::ZERO) } else { taking.wait },
         asking: Asking::Run,
@@ -119,6 +122,7 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
         own_group: !on_terminal,
         hold_at_least: args.hold_at_least,
         on_lost: args.on_lost,
+        on_asked: args.on_asked,
         kill_after,
         max_runtime: args.max_runtime,
         background: args.background,

@@ -43,17 +43,26 @@ impl Locks {
         self.guards.iter().all(|guard| guard.is_held())
     }
 
+    /// Resolves to the first lock that somebody asks for.
+    pub(crate) async fn asked_to_release(&self) -> &Guard {
+        let waits = self.guards.iter().map(|guard| guard.asked_to_release());
+        &self.guards[first(waits).await]
+    }
+
     /// Resolves to the first lock that has no more than this left, or is lost.
     pub(crate) async fn remaining_below(&self, threshold: Duration) -> (&Guard, Option<LossReason>) {
-        let mut waits: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::with_capacity(self.guards.len());
-        for guard in &self.guards {
-            waits.push(Box::pin(guard.remaining_below(threshold)));
-        }
-        let first = poll_fn(|context| {
-            let first = waits.iter_mut().position(|wait| wait.as_mut().poll(context).is_ready());
-            first.map_or(Poll::Pending, Poll::Ready)
-        });
-        let guard = &self.guards[first.await];
+        let waits = self.guards.iter().map(|guard| guard.remaining_below(threshold));
+        let guard = &self.guards[first(waits).await];
         (guard, guard.loss())
     }
+}
+
+/// Which of them is ready first.
+async fn first<F: Future<Output = ()>>(waits: impl Iterator<Item = F>) -> usize {
+    let mut waits: Vec<Pin<Box<F>>> = waits.map(Box::pin).collect();
+    poll_fn(|context| {
+        let first = waits.iter_mut().position(|wait| wait.as_mut().poll(context).is_ready());
+        first.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }

@@ -61,6 +61,7 @@ pub(crate) async fn supervise(
             // Before the loss that may follow at once: who reads only the first line learns what it is about.
             () = late_renewal(watched), if course.lost.is_none() && !course.renewal_is_late => course.warn_of_renewal(watched),
             (guard, cause) = ending_lease(watched), if course.lost.is_none() => course.lose(guard, cause, watched, work),
+            guard = watched.locks.asked_to_release(), if !course.is_asked && course.lost.is_none() => course.hear_the_question(guard, watched, work),
             () = at(course.take_over_at), if course.take_over_at.is_some() => course.take_over(work).await,
             () = at(run_until), if run_until.is_some() && !course.timed_out => course.time_out(watched, work),
             () = at(settled_at), if settled_at.is_some() => {
@@ -148,6 +149,8 @@ struct Course {
     take_over_at: Option<Instant>,
     say_waiting_at: Option<Instant>,
     renewal_is_late: bool,
+    /// Somebody asked for a lock, and the work was told.
+    is_asked: bool,
     is_over: bool,
 }
 
@@ -238,9 +241,22 @@ impl Course {
     /// Says that renewals fail, once until they do so no longer.
     fn warn_of_renewal(&mut self, watched: &Watched<'_>) {
         self.renewal_is_late = true;
+        // Not late but lost: that is said next, and a lock that is gone will not be renewed again.
+        if !watched.locks.are_held() {
+            return;
+        }
         let left = watched.locks.remaining();
         let stop = watched.job.stops_on_loss().then(|| left.saturating_sub(watched.job.kill_after));
         watched.output.warn_if_heard(&messages::renewal_is_late(watched.locks.main().key(), left, stop));
+    }
+
+    /// Somebody asks for the lock: whether to let go is the command's choice.
+    fn hear_the_question(&mut self, guard: &Guard, watched: &Watched<'_>, work: &Work) {
+        self.is_asked = true;
+        if let Some(signal) = watched.job.on_asked {
+            work.signal(signal);
+        }
+        watched.output.note_if_heard(&messages::asked(guard.key(), watched.job.on_asked));
     }
 
     fn look_for_recovery(&mut self, watched: &Watched<'_>) {

@@ -20,9 +20,10 @@ use rustix::process::{Pid, Signal};
 use syncguard::{Clock, SystemClock};
 use tempfile::TempDir;
 
-/// A directory with a store in it.
+/// A directory, with a store in it unless the locks are elsewhere.
 pub(crate) struct Lab {
     pub(crate) dir: TempDir,
+    url: Option<String>,
 }
 
 /// How a command ended and what it said.
@@ -36,7 +37,31 @@ pub(crate) struct Said {
 
 impl Lab {
     pub(crate) fn new() -> Self {
-        Self { dir: TempDir::new().unwrap() }
+        Self { dir: TempDir::new().unwrap(), url: None }
+    }
+
+    /// A lab whose locks are on a server.
+    pub(crate) fn on(url: impl Into<String>) -> Self {
+        Self { url: Some(url.into()), ..Self::new() }
+    }
+
+    /// A lab on every backend whose server can be had everywhere, each in a place of its own.
+    pub(crate) fn on_each_backend() -> Vec<(&'static str, Self)> {
+        vec![
+            ("sqlite", Self::new()),
+            #[cfg(feature = "redis")]
+            ("redis", Self::on_redis()),
+            #[cfg(feature = "postgres")]
+            ("postgres", Self::on(syncguard_testkit::fresh_postgres_database())),
+        ]
+    }
+
+    /// A lab on the shared Redis, under a prefix that nobody else has.
+    #[cfg(feature = "redis")]
+    pub(crate) fn on_redis() -> Self {
+        let lab = Self::new();
+        let name = lab.dir.path().file_name().unwrap().to_string_lossy().replace('.', "");
+        Self::on(format!("{}?prefix=cli-{}-{name}", syncguard_testkit::redis_url(), std::process::id()))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -48,7 +73,11 @@ impl Lab {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("sqlite:{}", self.store().display())
+        self.url.clone().unwrap_or_else(|| format!("sqlite:{}", self.store().display()))
+    }
+
+    pub(crate) fn is_on_a_server(&self) -> bool {
+        self.url.is_some()
     }
 
     /// The command, on this lab's store, seeing nothing of the tester's environment.
@@ -87,6 +116,28 @@ impl Lab {
         let process = self.command(all).spawn().unwrap();
         let child = read_when_there(&started).trim().parse().unwrap();
         Running { process, child: Pid::from_raw(child).unwrap() }
+    }
+
+    /// Takes many locks, without commands.
+    pub(crate) fn hold_many(&self, count: usize) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let locker = syncguard::connect(&self.url()).await.unwrap();
+            let take = |number| locker.lock(format!("many:{number}")).ttl(Duration::from_secs(3600)).acquire();
+            let numbers: Vec<usize> = (0..count).collect();
+            for some in numbers.chunks(100) {
+                let taken = futures_util::future::join_all(some.iter().map(take)).await;
+                for guard in taken {
+                    let _ = guard.unwrap().leak();
+                }
+            }
+        });
+    }
+
+    /// The answer of a command as JSON: every line of it.
+    pub(crate) fn json<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Vec<serde_json::Value> {
+        let said = self.say(arguments.into_iter().chain(["--json"]));
+        said.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     pub(crate) fn is_locked(&self, key: &str) -> bool {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use rustix::fs::{Mode, OFlags};
@@ -64,6 +64,22 @@ pub(crate) fn spawn(command: &mut Command) -> OnTerminal {
 }
 
 impl OnTerminal {
+    /// Makes the terminal this wide and high, as dragging its window does.
+    pub(crate) fn resize(&self, columns: u16, lines: u16) {
+        let size = rustix::termios::Winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&self.keyboard, size).unwrap();
+    }
+
+    /// Takes nothing from the screen until the answer is dropped.
+    pub(crate) fn look_away(&mut self) -> Away<'_> {
+        Away { process: &mut self.process, keyboard: &self.keyboard, _shown: self.shown.lock().unwrap() }
+    }
+
+    /// Forgets what was shown so far.
+    pub(crate) fn clear(&self) {
+        self.shown.lock().unwrap().clear();
+    }
+
     /// Presses keys.
     pub(crate) fn type_in(&mut self, keys: &[u8]) {
         self.keyboard.write_all(keys).unwrap();
@@ -81,5 +97,27 @@ impl OnTerminal {
         self.screen.join().unwrap();
         let stdout = String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned();
         Said { code: status.code(), signal: status.signal(), stdout, stderr: String::new() }
+    }
+}
+
+/// A terminal whose screen nobody reads: what is written to it stays in the kernel, until there is no more room.
+pub(crate) struct Away<'a> {
+    process: &'a mut Child,
+    keyboard: &'a File,
+    _shown: MutexGuard<'a, Vec<u8>>,
+}
+
+impl Away<'_> {
+    pub(crate) fn type_in(&self, keys: &[u8]) {
+        let mut keyboard = self.keyboard;
+        keyboard.write_all(keys).unwrap();
+    }
+
+    pub(crate) fn process(&self) -> &Child {
+        self.process
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
     }
 }
