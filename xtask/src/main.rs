@@ -5,6 +5,7 @@
 
 mod cargo;
 mod junit;
+mod matrix;
 mod scope;
 mod setup;
 mod ship;
@@ -51,9 +52,16 @@ enum Task {
     },
     /// Contend from many processes while faults are injected, and check what they saw
     Soak {
-        /// --backend sqlite|redis|postgres|firestore, --minutes N, --seed S, --keep FOLDER; see --help
+        /// --backend sqlite|redis|cluster|sentinel|postgres|firestore, --minutes N, --seed S, --keep FOLDER; or
+        /// `contend` (a million calls without faults), `power` (power cuts), `check FOLDER`; see --help
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Run the conformance suite on other versions of PostgreSQL, Redis and Valkey
+    Matrix {
+        /// Only this version, for example "PostgreSQL 18"; may be given several times
+        #[arg(long = "only", value_name = "NAME")]
+        only: Vec<String>,
     },
     #[command(flatten)]
     Ship(ship::Ship),
@@ -103,6 +111,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test { quick, packages, nextest } => test::run(quick, &packages, &nextest),
         Task::Bench { subject, arguments } => bench(subject, &arguments),
         Task::Soak { arguments } => soak::run(&arguments),
+        Task::Matrix { only } => matrix::run(&only),
         Task::Ship(task) => ship::run(task),
         Task::Servers => servers(),
     }

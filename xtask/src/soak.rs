@@ -20,7 +20,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode> {
     }
     let program = Scope::new(&[])?.target_folder()?.join("debug").join("syncguard-soak");
     let mut command = Command::new(program);
-    command.arg("run").args(arguments);
+    let names_a_command =
+        arguments.first().is_some_and(|first| ["run", "contend", "power", "check"].contains(&first.as_str()));
+    command.args((!names_a_command).then_some("run")).args(arguments);
     die_with_this_process(&mut command, Signal::TERM);
     let status = command.status().context("cannot run the soak")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -80,6 +80,14 @@ impl Fleet {
         Ok(())
     }
 
+    /// Kills all of them with SIGKILL.
+    ///
+    /// # Errors
+    /// When one cannot be waited for.
+    pub fn kill_all(&mut self) -> Result<()> {
+        self.workers.iter_mut().try_for_each(|worker| worker.process.kill().map(drop))
+    }
+
     /// Sends a worker a signal.
     ///
     /// # Errors

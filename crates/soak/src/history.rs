@@ -6,12 +6,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::time::{Nanos, now};
+use crate::time::{MILLI, Nanos, now};
 
 /// One event: when, and what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +88,10 @@ pub enum What {
         /// The fence of the write.
         fence: u64,
     },
+    /// The process was forked while a guard was alive, and the child has dropped its copy of it.
+    Forked,
+    /// The runtime of a guard was shut down while the guard was alive.
+    RuntimeEnded,
     /// The process ended in order.
     Left,
 }
@@ -125,7 +130,17 @@ pub enum Answer {
 
 /// Writes the history of this process.
 #[derive(Debug)]
-pub struct Recorder(Mutex<File>);
+pub struct Recorder {
+    sink: Mutex<Sink>,
+    /// Numbers the calls.
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Sink {
+    File(File),
+    Memory(Vec<Event>),
+}
 
 impl Recorder {
     /// Starts a history in a new file.
@@ -134,7 +149,30 @@ impl Recorder {
     /// When the file cannot be made.
     pub fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path).context("cannot write a history")?;
-        Ok(Self(Mutex::new(file)))
+        Ok(Self { sink: Mutex::new(Sink::File(file)), next: AtomicU64::new(0) })
+    }
+
+    /// Starts a history in memory, for a process that nobody kills.
+    pub fn in_memory() -> Self {
+        Self { sink: Mutex::new(Sink::Memory(Vec::new())), next: AtomicU64::new(0) }
+    }
+
+    /// Takes out what was written to memory so far.
+    pub fn take(&self) -> History {
+        match &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sink::File(_) => History::default(),
+            Sink::Memory(events) => History { events: std::mem::take(events) },
+        }
+    }
+
+    /// How many calls were numbered.
+    pub fn numbered(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// A number for the next call.
+    pub fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Writes an event of this moment.
@@ -147,11 +185,28 @@ impl Recorder {
     /// # Panics
     /// When the disk is full: a history with holes would be worth nothing.
     pub fn record_at(&self, at: Nanos, what: What) {
-        let mut line = serde_json::to_string(&Event(at, what)).expect("events are plain data");
-        line.push('\n');
-        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        file.write_all(line.as_bytes()).expect("the history can be written");
+        let (began, event) = (now(), Event(at, what));
+        match &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sink::Memory(events) => events.push(event),
+            Sink::File(file) => {
+                append(file, &event);
+                // A disk that keeps a thread waiting keeps the tasks waiting that are queued behind it.
+                let written = now();
+                if written > began + PAUSE {
+                    append(file, &Event(written, What::Gap { from: began }));
+                }
+            }
+        }
     }
+}
+
+/// From which pause on a process counts as not run.
+pub const PAUSE: Nanos = 250 * MILLI;
+
+fn append(file: &mut File, event: &Event) {
+    let mut line = serde_json::to_string(event).expect("events are plain data");
+    line.push('\n');
+    file.write_all(line.as_bytes()).expect("the history can be written");
 }
 
 /// The history of one process.

@@ -13,10 +13,13 @@
 )]
 
 pub mod check;
+pub mod contention;
 pub mod fleet;
+pub mod fork;
 pub mod history;
 pub mod inputs;
 pub mod nemesis;
+pub mod power;
 pub mod random;
 pub mod recorded;
 pub mod resource;

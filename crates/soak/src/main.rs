@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use syncguard_soak::contention::{Place, Plan, contend_at};
+use syncguard_soak::power::{Powered, cut_power};
 use syncguard_soak::worker::Orders;
 use syncguard_soak::{Options, Storage, check_folder, run, worker};
 
@@ -39,6 +41,27 @@ enum Task {
         #[arg(long)]
         keep: Option<PathBuf>,
     },
+    /// Make contended calls as fast as the storage answers, without faults, and search an order of them
+    Contend {
+        /// Where; everywhere with a share each, if absent
+        #[arg(long)]
+        backend: Option<Place>,
+        /// How many calls; a million in all if absent
+        #[arg(long)]
+        operations: Option<u64>,
+        /// What chance begins with; the time if absent
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Cut the power of the durable storages and see whether a fence is lost
+    Power {
+        /// How often each
+        #[arg(long, default_value_t = 3)]
+        cuts: u64,
+        /// What chance begins with; the time if absent
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Check the histories of a folder again
     Check {
         /// The storage that they are of
@@ -62,6 +85,8 @@ fn main() -> ExitCode {
             print!("{scoreboard}");
             scoreboard.is_clean()
         }),
+        Task::Contend { backend, operations, seed } => contend(backend, operations, seed),
+        Task::Power { cuts, seed } => cut_all(cuts, seed),
         Task::Worker(orders) => work(orders).map(|()| true),
     };
     match done {
@@ -77,6 +102,48 @@ fn main() -> ExitCode {
 fn work(orders: Orders) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(worker::work(orders))
+}
+
+fn contend(backend: Option<Place>, operations: Option<u64>, seed: Option<u64>) -> Result<bool> {
+    let seed = seed.unwrap_or_else(of_the_clock);
+    let shares = Place::SHARES.into_iter().filter(|(place, _)| backend.is_none_or(|wanted| wanted == *place));
+    let (mut total, mut clean) = (0, true);
+    for (place, share) in shares {
+        let share = operations.unwrap_or(share);
+        let folder = tempfile::tempdir()?;
+        let found = contend_at(place, &Plan { seed, operations: share, tasks: 16, keys: 16 }, folder.path())?;
+        print!("{place:?} · seed {seed}: {found}");
+        total += found.linearizable;
+        clean &= found.violations.is_empty() && found.linearizable >= share;
+    }
+    println!("linearizable in all: {total}");
+    Ok(clean)
+}
+
+fn cut_all(cuts: u64, seed: Option<u64>) -> Result<bool> {
+    let seed = seed.unwrap_or_else(of_the_clock);
+    let program = std::env::current_exe().context("this program has a path")?;
+    let mut clean = true;
+    let one = |powered, number| {
+        let folder = tempfile::tempdir()?;
+        cut_power(powered, program.clone(), folder.path(), seed + number)?.context("mounting a disk takes root")
+    };
+    for powered in Powered::DURABLE {
+        for number in 0..cuts {
+            let cut = one(powered, number)?;
+            println!(
+                "{powered:?} · seed {}: {} fences given, {} keys, {} lost",
+                seed + number,
+                cut.given,
+                cut.keys,
+                cut.lost
+            );
+            clean &= cut.lost == 0;
+        }
+    }
+    let control = one(Powered::UnsyncedRedis, 0)?;
+    println!("control, a Redis that never syncs: {} of {} keys lost fences", control.lost, control.keys);
+    Ok(clean && control.lost > 0)
 }
 
 fn run_all(

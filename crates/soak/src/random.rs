@@ -24,6 +24,12 @@ impl Random {
         low + self.bits() % (high - low + 1)
     }
 
+    /// A number from `-reach` to `reach`.
+    pub fn around_zero(&mut self, reach: u64) -> i64 {
+        let reach = i64::try_from(reach).unwrap_or(0);
+        i64::try_from(self.between(0, u64::try_from(2 * reach).unwrap_or(0))).unwrap_or(0) - reach
+    }
+
     /// Whether a chance of one in `n` came true.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.bits().is_multiple_of(n)

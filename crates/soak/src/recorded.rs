@@ -4,35 +4,33 @@
 //! through it. A call whose future is dropped has no return: its outcome is unknown, as it is to the client.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use syncguard::telemetry::LockEvent;
 use syncguard::{
-    AcquireOutcome, AcquireRequest, AnyBackend, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key,
-    LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend,
+    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl, WakeHint,
 };
 
 use crate::history::{Answer, Call, Recorder, What};
 
 /// A backend whose calls are written down.
 #[derive(Debug)]
-pub struct Recorded {
-    inner: AnyBackend,
+pub struct Recorded<B> {
+    inner: B,
     recorder: Arc<Recorder>,
-    next: AtomicU64,
     /// Extend and release are by lock id alone; checks are per key.
     keys: Mutex<HashMap<String, String>>,
 }
 
-impl Recorded {
+impl<B> Recorded<B> {
     /// Writes down the calls to `inner`.
-    pub fn new(inner: AnyBackend, recorder: Arc<Recorder>) -> Self {
-        Self { inner, recorder, next: AtomicU64::new(0), keys: Mutex::default() }
+    pub fn new(inner: B, recorder: Arc<Recorder>) -> Self {
+        Self { inner, recorder, keys: Mutex::default() }
     }
 
     fn invoke(&self, call: Call, key: Option<&Key>, id: &LockId) -> u64 {
-        let op = self.next.fetch_add(1, Ordering::Relaxed);
+        let op = self.recorder.number();
         let id = id.hash().to_string();
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let key = match key {
@@ -57,7 +55,7 @@ fn failed(error: &LockError) -> Answer {
     if error.is_ambiguous() { Answer::Unknown } else { Answer::Refused }
 }
 
-impl LockBackend for Recorded {
+impl<B: LockBackend<Fence = Fence>> LockBackend for Recorded<B> {
     type Fence = Fence;
 
     fn capabilities(&self) -> Capabilities {

@@ -10,20 +10,17 @@ use syncguard::Locker;
 
 use crate::check::{self, Operation, Probe, Violation};
 use crate::fleet::Fleet;
-use crate::history::{Answer, History};
+use crate::history::{Answer, Event, History, What};
 use crate::nemesis::{self, Tally};
 use crate::resource::{Resources, stale_writes};
 use crate::scoreboard::Scoreboard;
 use crate::time::{MILLI, Nanos, nanos, now};
 use crate::worker::Orders;
-use crate::world::{Storage, World};
+use crate::world::{SLACK_MS, Storage, World};
 use crate::{TOLERANCE_MS, TTL_MS};
 
-/// Room for a server's clock that counts in milliseconds, and for the scheduling between two reads of a clock.
-const SLACK_MS: u64 = 50;
-
-/// How long workers may take to leave: their longest wait, their longest hold, and a busy machine.
-const LEAVE_WITHIN: Duration = Duration::from_mins(1);
+/// How long workers may take to leave: their longest wait, their longest hold, and a very busy machine.
+const LEAVE_WITHIN: Duration = Duration::from_mins(4);
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -62,7 +59,8 @@ pub fn run(options: &Options) -> Result<Scoreboard> {
     let mut scoreboard = judge(options, &histories, &operations)?;
     scoreboard.violations.extend(check::orphans(&probes));
     scoreboard.violations.extend((hung > 0).then(|| Violation::hung(hung)));
-    scoreboard.faults = faults;
+    scoreboard.faults.extend(faults);
+    scoreboard.replies_lost = world.replies_lost();
     scoreboard.proxy_effects = world.proxy_effects();
     scoreboard.hung = hung;
     Ok(scoreboard)
@@ -102,14 +100,14 @@ fn orders(options: &Options, world: &World, worker: u64, until: Nanos) -> Result
 
 fn haunt(world: &mut World, fleet: &mut Fleet, options: &Options, until: Nanos) -> Result<Tally> {
     let (storage, seed) = (options.storage, options.seed);
-    let (processes, network) = thread::scope(|scope| {
+    let (processes, servers) = thread::scope(|scope| {
         let processes = scope.spawn(move || nemesis::haunt_processes(fleet, storage, seed ^ 1, until));
-        let network = scope.spawn(move || nemesis::haunt_network(world, seed ^ 2, until));
-        (processes.join(), network.join())
+        let servers = scope.spawn(move || nemesis::haunt_servers(world, seed ^ 2, until));
+        (processes.join(), servers.join())
     });
     let panicked = "a lane of the nemesis panicked";
     let mut tally = processes.ok().context(panicked)??;
-    tally.append(&mut network.ok().context(panicked)??);
+    tally.append(&mut servers.ok().context(panicked)??);
     Ok(tally)
 }
 
@@ -155,22 +153,27 @@ fn judge(options: &Options, histories: &[History], operations: &[Operation]) -> 
     let count = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
     let holds = check::holds(histories);
     let signals = check::signals(histories, &holds);
-    let linear = check::linearizability(operations, shortest_lease(options.storage));
+    let linear = check::linearizability(operations, options.storage.shortest_lease_ms() * MILLI);
     let resources = Resources::new(&options.folder.join("resources"))?;
     let stale =
         |kind: &str| -> Result<u64> { Ok(resources.accepted(kind)?.iter().map(|list| stale_writes(list)).sum()) };
     let stale_checked = stale("checked")?;
-    let mut violations = check::no_two_believers(&holds);
-    violations.extend(check::fences_rise(operations));
-    violations.extend(check::at_most_one_release(operations));
+    // What only a storage can keep that keeps what it has acknowledged.
+    let mut exclusion = check::no_two_believers(&holds);
+    exclusion.extend(check::at_most_one_release(operations));
+    exclusion.extend(linear.violations);
+    let mut violations = check::fences_rise(operations);
     violations.extend(signals.late);
-    violations.extend(linear.violations);
+    let keeps = options.storage.keeps_what_it_acknowledged();
+    let not_promised = if keeps { Vec::new() } else { std::mem::take(&mut exclusion) };
+    violations.extend(exclusion);
     violations.extend((stale_checked > 0).then(|| Violation::stale(stale_checked)));
     Ok(Scoreboard {
         storage: options.storage,
         seed: options.seed,
         seconds: options.length.as_secs(),
-        faults: Tally::new(),
+        faults: faults_of_workers(histories),
+        replies_lost: 0,
         proxy_effects: 0,
         operations: count(operations.len()),
         unknown: count(operations.iter().filter(|operation| operation.answer == Answer::Unknown).count()),
@@ -182,14 +185,23 @@ fn judge(options: &Options, histories: &[History], operations: &[Operation]) -> 
         stale_checked,
         stale_unchecked: stale("unchecked")?,
         hung: 0,
+        not_promised,
         violations,
     })
 }
 
-/// After how long somebody else may get a lock that nobody renews, at the earliest.
-fn shortest_lease(storage: Storage) -> Nanos {
-    let tolerance = if storage.has_a_clock() { TOLERANCE_MS } else { TOLERANCE_MS - 2 * storage.clock_steps_ms() };
-    (TTL_MS + tolerance - SLACK_MS) * MILLI
+/// What workers did to themselves.
+fn faults_of_workers(histories: &[History]) -> Tally {
+    let mut tally = Tally::new();
+    for Event(_, what) in histories.iter().flat_map(|history| &history.events) {
+        let name = match what {
+            What::Forked => "fork with a guard alive",
+            What::RuntimeEnded => "runtime shut down with a guard alive",
+            _ => continue,
+        };
+        *tally.entry(name.to_owned()).or_default() += 1;
+    }
+    tally
 }
 
 impl Violation {

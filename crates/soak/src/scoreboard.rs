@@ -16,7 +16,9 @@ pub struct Scoreboard {
     /// How long the workers contended.
     pub seconds: u64,
     /// How often each kind of fault was injected.
-    pub faults: BTreeMap<&'static str, u64>,
+    pub faults: BTreeMap<String, u64>,
+    /// How many pieces of replies were sent by a server and never arrived.
+    pub replies_lost: u64,
     /// How often a proxy did something to bytes or connections.
     pub proxy_effects: u64,
     /// Calls to the backend.
@@ -39,6 +41,8 @@ pub struct Scoreboard {
     pub stale_unchecked: u64,
     /// Workers that did not leave by themselves.
     pub hung: u32,
+    /// Violations of exclusion on a storage that may lose what it acknowledged. There the fences are promised.
+    pub not_promised: Vec<Violation>,
     /// What must never be, and was.
     pub violations: Vec<Violation>,
 }
@@ -63,6 +67,7 @@ impl fmt::Display for Scoreboard {
         for (name, count) in &self.faults {
             writeln!(f, "    {count:>6}  {name}")?;
         }
+        writeln!(f, "    {:>6}  replies lost after the server acted", self.replies_lost)?;
         writeln!(f, "  calls to the storage   {} ({} with unknown outcome)", self.operations, self.unknown)?;
         writeln!(f, "  linearizable           {} ({} left out)", self.linearizable, self.left_out)?;
         writeln!(f, "  locks held             {}", self.holds)?;
@@ -73,6 +78,9 @@ impl fmt::Display for Scoreboard {
         writeln!(f, "  fence regressions      {}", self.count("fences rise"))?;
         writeln!(f, "  late signals           {}", self.count("loss told in time"))?;
         writeln!(f, "  orphans                {}", self.count("no orphans"))?;
+        if !self.storage.keeps_what_it_acknowledged() {
+            writeln!(f, "  two holders over lost writes (not promised)  {}", self.not_promised.len())?;
+        }
         writeln!(f, "  violations             {}", self.violations.len())?;
         for violation in &self.violations {
             writeln!(f, "    {}: {}", violation.check, violation.what)?;

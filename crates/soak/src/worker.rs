@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use syncguard::{Guard, LockRequest, Locker, open};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-use crate::history::{Recorder, What};
+use crate::fork::drop_in_a_child;
+use crate::history::{PAUSE, Recorder, What};
 use crate::random::Random;
 use crate::recorded::Recorded;
 use crate::resource::Resources;
@@ -21,9 +23,8 @@ use crate::time::{MILLI, Nanos, nanos, now};
 /// Keys change this often, so that the history of one key stays short enough to be searched.
 pub const EPOCH: Nanos = 10_000 * MILLI;
 
-/// The pulse of the runtime, and from which pause on it counts as not polled.
+/// The pulse of the runtime.
 const PULSE: Duration = Duration::from_millis(50);
-const PAUSE: Nanos = 250 * MILLI;
 
 /// What a worker is told.
 #[derive(Clone, Debug, clap::Args)]
@@ -126,6 +127,9 @@ struct Worker {
 impl Worker {
     async fn run(mut self) {
         while now() < self.orders.until {
+            if self.random.one_in(400) {
+                self.outlive_a_runtime().await;
+            }
             let request = self.request();
             if let Some(guard) = self.acquire(request).await {
                 self.hold(guard).await;
@@ -135,9 +139,13 @@ impl Worker {
     }
 
     fn request(&mut self) -> LockRequest {
+        let locker = self.locker.clone();
+        self.request_of(&locker)
+    }
+
+    fn request_of(&mut self, locker: &Locker) -> LockRequest {
         let key = format!("soak-{}-{}", now() / EPOCH, self.random.between(1, self.orders.keys));
-        let request = self
-            .locker
+        let request = locker
             .lock(key)
             .ttl(Duration::from_millis(self.orders.ttl_ms))
             .timeout(Duration::from_millis(self.orders.ttl_ms))
@@ -158,7 +166,7 @@ impl Worker {
         }
     }
 
-    async fn hold(&mut self, guard: Guard) {
+    async fn hold(&mut self, mut guard: Guard) {
         let (id, key) = (guard.lock_id().hash().to_string(), guard.key().as_str().to_owned());
         let fence = guard.fence().get();
         self.recorder.record(What::Granted { key: key.clone(), id: id.clone(), fence });
@@ -166,6 +174,9 @@ impl Worker {
         for _ in 0..self.random.between(1, 6) {
             if !self.believes(&guard, &id) {
                 break;
+            }
+            if self.random.one_in(400) {
+                guard = self.fork_with(guard).await;
             }
             // Whoever is stopped here acts on a belief that may be over: what fences are for.
             sleep(self.nap()).await;
@@ -177,6 +188,47 @@ impl Worker {
         }
         self.give_back(guard, id).await;
         watcher.abort();
+    }
+
+    /// Forks this process; the child drops its copy of the guard.
+    async fn fork_with(&self, guard: Guard) -> Guard {
+        let forked = spawn_blocking(move || drop_in_a_child(guard)).await;
+        let guard = forked.expect("forking does not panic").expect("a process can be forked");
+        self.recorder.record(What::Forked);
+        guard
+    }
+
+    /// Takes a lock on a runtime of its own, which is shut down while the guard is alive: nobody renews it any more,
+    /// nobody can release it, and belief must end in time all the same.
+    async fn outlive_a_runtime(&mut self) {
+        let (orders, recorder) = (self.orders.clone(), self.recorder.clone());
+        let mut other = Self {
+            locker: self.locker.clone(),
+            recorder: recorder.clone(),
+            resources: self.resources.clone(),
+            random: Random::new(self.random.bits()),
+            orders: orders.clone(),
+        };
+        let ended = spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+            let guard = runtime.block_on(async {
+                let backend = open(&orders.url).await.ok()?;
+                let locker = Locker::new(Recorded::new(backend, recorder.clone()));
+                other.request_of(&locker).keep_alive().try_acquire().await.ok()?
+            });
+            let Some(guard) = guard else { return Ok(()) };
+            let (id, key) = (guard.lock_id().hash().to_string(), guard.key().as_str().to_owned());
+            recorder.record(What::Granted { key, id: id.clone(), fence: guard.fence().get() });
+            runtime.shutdown_background();
+            recorder.record(What::RuntimeEnded);
+            while other.believes(&guard, &id) && !other.random.one_in(40) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            recorder.record(What::Releasing { id });
+            drop(guard);
+            std::io::Result::Ok(())
+        });
+        ended.await.expect("the guard outlives its runtime without a panic").expect("a runtime can be started");
     }
 
     fn believes(&self, guard: &Guard, id: &str) -> bool {

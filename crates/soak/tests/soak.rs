@@ -51,6 +51,16 @@ fn redis_keeps_its_promises_while_everything_breaks() {
 }
 
 #[test]
+fn a_cluster_keeps_its_promises_while_replicas_are_promoted_and_slots_move() {
+    survives(Storage::Cluster);
+}
+
+#[test]
+fn fences_rise_while_sentinels_promote_replicas_that_lack_writes() {
+    survives(Storage::Sentinel);
+}
+
+#[test]
 fn postgres_keeps_its_promises_while_everything_breaks() {
     survives(Storage::Postgres);
 }

@@ -35,6 +35,7 @@
 )]
 
 pub mod clock;
+pub mod disk;
 pub mod firestore;
 pub mod place;
 pub mod postgres;
@@ -46,6 +47,7 @@ pub mod shared;
 pub mod tls;
 mod trials;
 
+pub use disk::Disk;
 pub use firestore::FirestoreEmulator;
 pub use place::free_port;
 pub use postgres::{PgBouncer, PgBouncerOptions, PostgresOptions, PostgresServer};

@@ -63,10 +63,19 @@ impl Folder {
         static SWEEP: Once = Once::new();
         let home = home()?;
         SWEEP.call_once(|| sweep(&home));
+        Self::new_in(&home, name)
+    }
+
+    /// Makes a folder whose name starts with `name` on a disk of its own.
+    ///
+    /// # Errors
+    ///
+    /// When the disk is full or not writable.
+    pub fn new_in(parent: &Path, name: &str) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("run-{name}-"))
             .permissions(fs::Permissions::from_mode(0o755))
-            .tempdir_in(&home)
+            .tempdir_in(parent)
             .context("cannot make a folder for a server")?;
         let lock = File::create(dir.path().join(".lock"))?;
         lock.lock()?;
@@ -85,6 +94,10 @@ fn sweep(home: &Path) {
     for path in entries.flatten().map(|entry| entry.path()) {
         let is_run = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("run-"));
         if is_run && is_abandoned(&path) {
+            let point = path.join(crate::disk::MOUNTED);
+            if point.exists() {
+                crate::disk::unmount(&point);
+            }
             // A failure means that another process sweeps the same folder now.
             drop(fs::remove_dir_all(&path));
         }

@@ -1,7 +1,7 @@
 //! Where is the server's program, and as whom does it run?
 //!
-//! Programs are searched in `PATH` and in the places where Debian hides them. What is not found is an error that
-//! carries the one line which installs it.
+//! Programs are searched in the folders that [`FOLDERS`] names, in `PATH` and in the places where Debian hides them.
+//! What is not found is an error that carries the one line which installs it.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+
+/// The variable with folders to search first, separated as in `PATH`: how the tests run on another version of a server.
+pub const FOLDERS: &str = "SYNCGUARD_TEST_PROGRAMS";
 
 /// A program the tests need, and how to get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +38,9 @@ impl Program {
     ///
     /// When it is not installed; the message is the line that installs it.
     pub fn find(self) -> Result<PathBuf> {
-        let path = env::var_os("PATH").unwrap_or_default();
-        let places = env::split_paths(&path)
+        let (first, path) = (env::var_os(FOLDERS).unwrap_or_default(), env::var_os("PATH").unwrap_or_default());
+        let places = env::split_paths(&first)
+            .chain(env::split_paths(&path))
             .chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from))
             .chain(postgres_folders());
         for place in places {

@@ -65,6 +65,8 @@ pub struct Counts {
     pub to_client: u64,
     /// Bytes that vanished.
     pub dropped: u64,
+    /// Times that a piece of a reply vanished although the server had sent it, or was cut off inside.
+    pub replies_lost: u64,
 }
 
 /// A proxy between a client and a server of the loopback interface; it ends, with its connections, when dropped.
@@ -86,6 +88,7 @@ struct Shared {
     to_server: AtomicU64,
     to_client: AtomicU64,
     dropped: AtomicU64,
+    replies_lost: AtomicU64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -135,6 +138,7 @@ impl FaultProxy {
             to_server: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            replies_lost: AtomicU64::new(0),
         });
         let acceptor = thread::spawn({
             let shared = Arc::clone(&shared);
@@ -191,6 +195,7 @@ impl FaultProxy {
             to_server: read(&self.shared.to_server),
             to_client: read(&self.shared.to_client),
             dropped: read(&self.shared.dropped),
+            replies_lost: read(&self.shared.replies_lost),
         }
     }
 
@@ -434,7 +439,7 @@ impl<'a> Pump<'a> {
     }
 
     fn lose_through(&mut self, end: &[u8], bytes: &[u8], setting: Setting) -> Goes {
-        self.shared.dropped.fetch_add(length(bytes), Ordering::Relaxed);
+        self.count_lost(bytes);
         self.lost.extend_from_slice(bytes);
         let ended = self.lost.windows(end.len()).any(|window| window == end);
         if ended && self.shared.fire(setting) {
@@ -446,7 +451,14 @@ impl<'a> Pump<'a> {
 
     fn lose(&self, bytes: &[u8], setting: Setting) {
         self.shared.fire(setting);
+        self.count_lost(bytes);
+    }
+
+    fn count_lost(&self, bytes: &[u8]) {
         self.shared.dropped.fetch_add(length(bytes), Ordering::Relaxed);
+        if self.direction == Direction::ToClient {
+            self.shared.replies_lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn deliver_due(&mut self, setting: Setting) -> Goes {
@@ -467,7 +479,7 @@ impl<'a> Pump<'a> {
             let left = usize::try_from(limit - self.passed).unwrap_or(usize::MAX);
             cut = bytes.len() > left && self.shared.fire(setting);
             if cut {
-                self.shared.dropped.fetch_add(length(&bytes[left..]), Ordering::Relaxed);
+                self.count_lost(&bytes[left..]);
                 bytes = &bytes[..left];
             }
         }

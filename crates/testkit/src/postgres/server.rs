@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -31,6 +31,7 @@ pub struct PostgresOptions {
     fsync: bool,
     tls: bool,
     steppable_clock: bool,
+    disk: Option<PathBuf>,
 }
 
 impl PostgresOptions {
@@ -73,6 +74,13 @@ impl PostgresOptions {
         self.steppable_clock = true;
         self
     }
+
+    /// Keeps all files of the server below `path`, for example on a [`Disk`](crate::Disk).
+    #[must_use]
+    pub fn on_disk(mut self, path: impl Into<PathBuf>) -> Self {
+        self.disk = Some(path.into());
+        self
+    }
 }
 
 /// A PostgreSQL server of this test.
@@ -107,7 +115,10 @@ impl PostgresServer {
     pub fn try_start(options: PostgresOptions) -> Result<Self> {
         POSTGRES.find()?;
         let account = Account::unprivileged()?;
-        let folder = Folder::new("postgres")?;
+        let folder = match &options.disk {
+            Some(disk) => Folder::new_in(disk, "postgres")?,
+            None => Folder::new("postgres")?,
+        };
         let port = Port::reserve()?;
         if let Some(account) = account {
             account.own(folder.path())?;
@@ -193,6 +204,11 @@ impl PostgresServer {
         self.process.stop(Signal::QUIT, Duration::from_secs(10)).expect("a child can be stopped");
     }
 
+    /// Whether the server still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
+    }
+
     /// Starts the server again on the same port with the same data, killing it first if it runs.
     ///
     /// # Panics
@@ -224,14 +240,20 @@ impl PostgresServer {
         self.signal_all(Signal::CONT);
     }
 
+    /// Kills a paused server, its backends included: frozen ones would not notice that their postmaster is gone.
+    pub fn kill_frozen(&mut self) {
+        let children = children_of(self.pid());
+        self.kill_hard();
+        for child in children {
+            kill(child, Signal::KILL);
+        }
+    }
+
     /// The postmaster first, so that it forks nobody while its children are being stopped.
     fn signal_all(&self, signal: Signal) {
         self.process.signal(signal).expect("the server runs");
         for child in children_of(self.pid()) {
-            if let Some(pid) = i32::try_from(child).ok().and_then(rustix::process::Pid::from_raw) {
-                // A backend that ended meanwhile needs no signal.
-                let _ = rustix::process::kill_process(pid, signal);
-            }
+            kill(child, signal);
         }
     }
 
@@ -293,6 +315,13 @@ fn remove_shared_memory(folder: &Path) {
     if let Some(segment) = segment {
         // The worst outcome is what would be without it: a few bytes stay until the next boot.
         drop(Command::new("ipcrm").args(["-m", segment]).stderr(Stdio::null()).status());
+    }
+}
+
+fn kill(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
+        // A backend that ended meanwhile needs no signal.
+        let _ = rustix::process::kill_process(pid, signal);
     }
 }
 

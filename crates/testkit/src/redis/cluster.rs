@@ -9,14 +9,21 @@ use anyhow::{Context, Result, ensure};
 
 use super::resp::Reply;
 use super::server::{RedisOptions, RedisServer, info_field};
+use super::slots::{ranges, slots_of};
 use crate::place::Port;
 use crate::process::wait_for;
+use crate::proxy::FaultProxy;
 
-/// The number of hash slots of every Redis Cluster.
-pub const SLOTS: u16 = 16_384;
+pub use super::slots::{SLOTS, slot_of};
 
 /// Forming and failing over takes seconds; the rest is for a loaded machine.
 const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A replica whose connection went silent asks again after seconds; the default is a minute.
+pub(super) const NOTICES_SILENCE: [&str; 2] = ["repl-ping-replica-period 1", "repl-timeout 6"];
+
+/// When a request to fail over that did not succeed is no longer pursued.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(6);
 
 /// A Redis Cluster of this test: masters first, then the replicas of master 0, of master 1, …
 #[derive(Debug)]
@@ -24,6 +31,38 @@ pub struct RedisCluster {
     nodes: Vec<RedisServer>,
     masters: usize,
     bus_ports: Vec<Port>,
+    /// One per node where asked for: the address that the node tells clients and its replicas.
+    proxies: Vec<FaultProxy>,
+    /// One per node where asked for: how the other nodes reach it.
+    bus_proxies: Vec<FaultProxy>,
+}
+
+/// What the nodes of a cluster should be like.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterOptions {
+    node: RedisOptions,
+    behind_proxies: bool,
+}
+
+impl ClusterOptions {
+    /// Plain nodes that keep nothing on disk and elect a replica after two seconds of silence.
+    pub fn new() -> Self {
+        Self { node: RedisOptions::new().config("cluster-node-timeout 2000"), behind_proxies: false }
+    }
+
+    /// Nodes with these options instead.
+    #[must_use]
+    pub fn nodes(mut self, node: RedisOptions) -> Self {
+        self.node = node;
+        self
+    }
+
+    /// Puts proxies before every node: one for clients and replicas, one for the other nodes.
+    #[must_use]
+    pub fn behind_proxies(mut self) -> Self {
+        self.behind_proxies = true;
+        self
+    }
 }
 
 impl RedisCluster {
@@ -42,24 +81,55 @@ impl RedisCluster {
     ///
     /// When it cannot be started or does not form.
     pub fn try_start(masters: usize, replicas_per_master: usize) -> Result<Self> {
+        Self::try_start_with(masters, replicas_per_master, &ClusterOptions::new())
+    }
+
+    /// Starts and forms a cluster of nodes with options.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started or does not form.
+    pub fn try_start_with(masters: usize, replicas_per_master: usize, options: &ClusterOptions) -> Result<Self> {
         ensure!(masters >= 1, "a cluster needs a master");
-        let mut nodes = Vec::new();
-        let mut bus_ports = Vec::new();
+        let mut cluster =
+            Self { nodes: Vec::new(), masters, bus_ports: Vec::new(), proxies: Vec::new(), bus_proxies: Vec::new() };
         for _ in 0..masters * (1 + replicas_per_master) {
-            let bus = Port::reserve()?;
-            let options = RedisOptions::new()
-                .config("cluster-enabled yes")
-                .config("cluster-config-file nodes.conf")
-                .config("cluster-node-timeout 2000")
-                .config(format!("cluster-port {}", bus.number()))
-                // The default waits five seconds for more replicas to come.
-                .config("repl-diskless-sync-delay 0");
-            nodes.push(RedisServer::try_start(options)?);
-            bus_ports.push(bus);
+            cluster.add_node(options)?;
         }
-        let cluster = Self { nodes, masters, bus_ports };
         cluster.form()?;
         Ok(cluster)
+    }
+
+    fn add_node(&mut self, options: &ClusterOptions) -> Result<()> {
+        let bus = Port::reserve()?;
+        let mut node = options
+            .node
+            .clone()
+            .config("cluster-enabled yes")
+            .config("cluster-config-file nodes.conf")
+            .config(format!("cluster-port {}", bus.number()))
+            // The default waits five seconds for more replicas to come.
+            .config("repl-diskless-sync-delay 0");
+        for line in NOTICES_SILENCE {
+            node = node.config(line);
+        }
+        if options.behind_proxies {
+            // The node has its port only once it runs.
+            let (proxy, bus_proxy) = (FaultProxy::start(0), FaultProxy::start(bus.number()));
+            node = node
+                .config("cluster-announce-ip 127.0.0.1")
+                .config(format!("cluster-announce-port {}", proxy.port()))
+                .config(format!("cluster-announce-bus-port {}", bus_proxy.port()));
+            self.proxies.push(proxy);
+            self.bus_proxies.push(bus_proxy);
+        }
+        let node = RedisServer::try_start(node)?;
+        if let Some(proxy) = self.proxies.last() {
+            proxy.set_target(node.port());
+        }
+        self.nodes.push(node);
+        self.bus_ports.push(bus);
+        Ok(())
     }
 
     fn form(&self) -> Result<()> {
@@ -68,8 +138,9 @@ impl RedisCluster {
             master.try_command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
             master.try_command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
         }
-        for (node, bus) in self.nodes.iter().zip(&self.bus_ports).skip(1) {
-            let (port, bus) = (node.port().to_string(), bus.number().to_string());
+        for index in 1..self.nodes.len() {
+            let bus = self.bus_proxies.get(index).map_or(self.bus_ports[index].number(), FaultProxy::port);
+            let (port, bus) = (self.public_port(index).to_string(), bus.to_string());
             self.nodes[0].try_command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
         }
         self.wait_whole()?;
@@ -82,6 +153,12 @@ impl RedisCluster {
         }
         for index in self.masters..self.nodes.len() {
             wait_for("a replica to be in step", PATIENCE, || self.is_replica_in_step(index))?;
+            let (master, replica) = (self.master_of(index), self.node_id(index)?);
+            let name = self.node_id(master)?;
+            wait_for("a master to know its replica", PATIENCE, || {
+                let replicas = self.nodes[master].try_command(&["CLUSTER", "REPLICAS", &name])?.to_string();
+                Ok(replicas.contains(&replica).then_some(()))
+            })?;
         }
         self.wait_whole()
     }
@@ -113,8 +190,33 @@ impl RedisCluster {
     /// The URL of the whole cluster: `redis+cluster://host:port,host:port,…`, masters only.
     pub fn url(&self) -> String {
         let hosts: Vec<String> =
-            self.nodes[..self.masters].iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+            (0..self.masters).map(|index| format!("127.0.0.1:{}", self.public_port(index))).collect();
         format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// The proxies before the nodes, for clients and replicas; empty unless asked for.
+    pub fn proxies(&self) -> &[FaultProxy] {
+        &self.proxies
+    }
+
+    /// The proxies between the nodes: how the others reach each; empty unless asked for.
+    pub fn bus_proxies(&self) -> &[FaultProxy] {
+        &self.bus_proxies
+    }
+
+    /// The port under which a node is known.
+    fn public_port(&self, index: usize) -> u16 {
+        self.proxies.get(index).map_or_else(|| self.nodes[index].port(), FaultProxy::port)
+    }
+
+    /// Whether a node is a master now.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub fn is_master(&self, index: usize) -> Result<bool> {
+        let info = self.nodes[index].try_command(&["INFO", "replication"])?.to_string();
+        Ok(info_field(&info, "role")? == "master")
     }
 
     /// The plain URL of every node.
@@ -160,7 +262,7 @@ impl RedisCluster {
                 ranges(&slots).iter().find(|range| (range.0..=range.1).contains(&slot)).map(|range| range.2)
             })
             .with_context(|| format!("no node serves slot {slot}"))?;
-        self.nodes.iter().position(|node| node.port() == port).context("the owner is not one of ours")
+        (0..self.nodes.len()).find(|&index| self.public_port(index) == port).context("the owner is not one of ours")
     }
 
     /// Makes a replica take over from its master (`CLUSTER FAILOVER`), and waits until it did.
@@ -169,8 +271,17 @@ impl RedisCluster {
     ///
     /// When the node is no replica or the failover does not happen.
     pub fn fail_over_to(&self, replica: usize) -> Result<()> {
-        self.nodes[replica].try_command(&["CLUSTER", "FAILOVER"])?;
-        self.wait_promoted(replica)
+        // A master that has not yet heard of its replica ignores the request, and after five seconds it is forgotten.
+        let mut outcome = Ok(());
+        for _ in 0..4 {
+            self.nodes[replica].try_command(&["CLUSTER", "FAILOVER"])?;
+            let promoted = || Ok(self.is_master(replica)?.then_some(()));
+            outcome = wait_for("the replica to be promoted", FORGOTTEN_AFTER, promoted);
+            if outcome.is_ok() {
+                return self.wait_promoted(replica);
+            }
+        }
+        outcome
     }
 
     /// Waits until a replica has become a master in the eyes of all nodes that run, for example because its master was
@@ -180,11 +291,8 @@ impl RedisCluster {
     ///
     /// When that does not happen.
     pub fn wait_promoted(&self, replica: usize) -> Result<()> {
-        wait_for("the replica to be promoted", PATIENCE, || {
-            let info = self.nodes[replica].try_command(&["INFO", "replication"])?.to_string();
-            Ok((info_field(&info, "role")? == "master").then_some(()))
-        })?;
-        let port = self.nodes[replica].port();
+        wait_for("the replica to be promoted", PATIENCE, || Ok(self.is_master(replica)?.then_some(())))?;
+        let port = self.public_port(replica);
         wait_for("the cluster to hear of the promotion", PATIENCE, || {
             let mut views = self.nodes.iter().filter_map(|node| node.try_command(&["CLUSTER", "SLOTS"]).ok());
             Ok(views.all(|slots| ranges(&slots).iter().any(|range| range.2 == port)).then_some(()))
@@ -229,8 +337,11 @@ impl RedisCluster {
     pub fn finish_migration(&self, slot: u16, from: usize, to: usize) -> Result<()> {
         let (number, owner) = (slot.to_string(), self.node_id(to)?);
         // The new owner first: told last, it could lose the slot if it died in between.
-        for index in [to, from].into_iter().chain((0..self.masters).filter(|&index| index != to && index != from)) {
-            self.nodes[index].try_command(&["CLUSTER", "SETSLOT", &number, "NODE", &owner])?;
+        for index in [to, from].into_iter().chain((0..self.nodes.len()).filter(|&index| index != to && index != from)) {
+            // Replicas hear of it from their masters and take no such orders.
+            if self.is_master(index)? {
+                self.nodes[index].try_command(&["CLUSTER", "SETSLOT", &number, "NODE", &owner])?;
+            }
         }
         Ok(())
     }
@@ -250,63 +361,5 @@ impl RedisCluster {
     fn master_of(&self, replica: usize) -> usize {
         let replicas_per_master = self.nodes.len() / self.masters - 1;
         (replica - self.masters) / replicas_per_master
-    }
-}
-
-/// The slot of a key: its hash tag alone counts if it has one.
-pub fn slot_of(key: &str) -> u16 {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
-    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
-    let crc = hashed.bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(
-            crc ^ (u16::from(byte) << 8),
-            |crc, _| {
-                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-            },
-        )
-    });
-    crc % SLOTS
-}
-
-fn slots_of(index: usize, masters: usize) -> (usize, usize) {
-    let slots = usize::from(SLOTS);
-    (index * slots / masters, (index + 1) * slots / masters - 1)
-}
-
-/// First slot, last slot and master's port of each range in the answer of `CLUSTER SLOTS`, which is a list of
-/// `[first, last, [host, port, id, …], replicas…]`.
-fn ranges(slots: &Reply) -> Vec<(u16, u16, u16)> {
-    let Reply::Array(ranges) = slots else { return Vec::new() };
-    let parse = |range: &Reply| {
-        let Reply::Array(fields) = range else { return None };
-        let [Reply::Integer(first), Reply::Integer(last), Reply::Array(master), ..] = fields.as_slice() else {
-            return None;
-        };
-        let [_, Reply::Integer(port), ..] = master.as_slice() else { return None };
-        let number = |value: &i64| u16::try_from(*value).ok();
-        Some((number(first)?, number(last)?, number(port)?))
-    };
-    ranges.iter().filter_map(parse).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_those_of_the_redis_cluster_specification() {
-        assert_eq!(slot_of("123456789"), 0x31C3);
-        assert_eq!(slot_of("foo"), 12_182);
-        assert_eq!(slot_of("a{foo}b"), slot_of("foo"));
-        assert_ne!(slot_of("a{}b"), slot_of(""));
-    }
-
-    #[test]
-    fn the_masters_share_all_slots_without_overlap() {
-        assert_eq!(
-            (0..3).map(|index| slots_of(index, 3)).collect::<Vec<_>>(),
-            [(0, 5460), (5461, 10_921), (10_922, 16_383)]
-        );
-        assert_eq!(slots_of(0, 1), (0, 16_383));
     }
 }

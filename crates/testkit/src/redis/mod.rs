@@ -8,8 +8,9 @@ pub mod cluster;
 pub mod resp;
 pub mod sentinel;
 pub mod server;
+mod slots;
 
-pub use cluster::RedisCluster;
+pub use cluster::{ClusterOptions, RedisCluster};
 pub use resp::{Reply, RespClient};
 pub use sentinel::RedisSentinel;
 pub use server::{Appendonly, RedisOptions, RedisServer};

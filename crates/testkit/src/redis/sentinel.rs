@@ -1,23 +1,31 @@
 //! How does a test lose a Redis master and get another one?
 //!
-//! One master, its replicas and three sentinels that agree by two. A dead master is noticed after one second.
+//! One master, its replicas and three sentinels that agree by two. A dead master is noticed after one second, unless the
+//! test wants more patience.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::cluster::NOTICES_SILENCE;
 use super::resp::Reply;
 use super::server::{RedisOptions, RedisServer, info_field};
 use crate::process::wait_for;
+use crate::proxy::FaultProxy;
 
 /// A failover takes two to five seconds; the rest is for a loaded machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// After how long a silent master counts as dead.
+const DOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// A master, its replicas and the sentinels that watch them.
 #[derive(Debug)]
 pub struct RedisSentinel {
     sentinels: Vec<RedisServer>,
     servers: Vec<RedisServer>,
+    /// One per data server where asked for: the address under which sentinels, replicas and clients know it.
+    proxies: Vec<FaultProxy>,
 }
 
 impl RedisSentinel {
@@ -36,31 +44,108 @@ impl RedisSentinel {
     ///
     /// When they cannot be started or do not find each other.
     pub fn try_start(replicas: usize) -> Result<Self> {
+        Self::launch(replicas, false, DOWN_AFTER)
+    }
+
+    /// As [`try_start`](Self::try_start), with a proxy before every data server, through which everybody goes, and
+    /// sentinels that call a server dead after `down_after`.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be started or do not find each other.
+    pub fn try_start_behind_proxies(replicas: usize, down_after: Duration) -> Result<Self> {
+        Self::launch(replicas, true, down_after)
+    }
+
+    fn launch(replicas: usize, behind_proxies: bool, down_after: Duration) -> Result<Self> {
         ensure!(replicas >= 1, "without a replica there is nothing to fail over to");
-        // The default waits five seconds for more replicas to come.
-        let plain = || RedisOptions::new().config("repl-diskless-sync-delay 0");
-        let master = RedisServer::try_start(plain())?;
-        let port = master.port();
-        let mut servers = vec![master];
+        let mut this = Self { sentinels: Vec::new(), servers: Vec::new(), proxies: Vec::new() };
+        this.add_server(None, behind_proxies)?;
+        let port = this.public_port(0);
         for _ in 0..replicas {
-            servers.push(RedisServer::try_start(plain().config(format!("replicaof 127.0.0.1 {port}")))?);
+            this.add_server(Some(port), behind_proxies)?;
         }
-        let mut this = Self { sentinels: Vec::new(), servers };
         this.wait_in_step()?;
         for _ in 0..3 {
-            this.sentinels.push(RedisServer::try_start_sentinel(this.sentinel_options(port))?);
+            this.sentinels.push(RedisServer::try_start_sentinel(this.sentinel_options(port, down_after))?);
         }
         this.wait_acquainted()?;
         Ok(this)
     }
 
-    fn sentinel_options(&self, master_port: u16) -> RedisOptions {
+    fn add_server(&mut self, master: Option<u16>, behind_proxies: bool) -> Result<()> {
+        // The default waits five seconds for more replicas to come.
+        let mut options = RedisOptions::new().config("repl-diskless-sync-delay 0");
+        for line in NOTICES_SILENCE {
+            options = options.config(line);
+        }
+        if let Some(port) = master {
+            options = options.config(format!("replicaof 127.0.0.1 {port}"));
+        }
+        if behind_proxies {
+            // The server has its port only once it runs.
+            let proxy = FaultProxy::start(0);
+            options = options
+                .config("replica-announce-ip 127.0.0.1")
+                .config(format!("replica-announce-port {}", proxy.port()));
+            self.proxies.push(proxy);
+        }
+        let server = RedisServer::try_start(options)?;
+        if let Some(proxy) = self.proxies.last() {
+            proxy.set_target(server.port());
+        }
+        self.servers.push(server);
+        Ok(())
+    }
+
+    /// The proxies before the data servers; empty unless asked for.
+    pub fn proxies(&self) -> &[FaultProxy] {
+        &self.proxies
+    }
+
+    /// The port under which a data server is known.
+    pub fn public_port(&self, index: usize) -> u16 {
+        self.proxies.get(index).map_or_else(|| self.servers[index].port(), FaultProxy::port)
+    }
+
+    /// Makes a data server follow another one, as an operator does with a master that comes back.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub fn demote(&self, index: usize, master_port: u16) -> Result<()> {
+        self.servers[index].try_command(&["REPLICAOF", "127.0.0.1", &master_port.to_string()]).map(drop)
+    }
+
+    fn sentinel_options(&self, master_port: u16, down_after: Duration) -> RedisOptions {
         let name = self.master_name();
         RedisOptions::new()
             .config(format!("sentinel monitor {name} 127.0.0.1 {master_port} 2"))
-            .config(format!("sentinel down-after-milliseconds {name} 1000"))
+            .config(format!("sentinel down-after-milliseconds {name} {}", down_after.as_millis()))
             .config(format!("sentinel failover-timeout {name} 5000"))
             .config(format!("sentinel parallel-syncs {name} 1"))
+    }
+
+    /// Waits until every server but the present master is in step with it.
+    ///
+    /// # Errors
+    ///
+    /// When that does not happen.
+    pub fn wait_followed(&self) -> Result<()> {
+        let master = self.master_index()?;
+        for (index, replica) in self.servers.iter().enumerate().filter(|(index, _)| *index != master) {
+            wait_for("a replica to follow the master", PATIENCE, || {
+                let info = replica.try_command(&["INFO", "replication"])?.to_string();
+                let follows = info_field(&info, "role")? == "slave"
+                    && info_field(&info, "master_port")? == self.public_port(master).to_string()
+                    && info_field(&info, "master_link_status")? == "up";
+                if !follows {
+                    self.demote(index, self.public_port(master))?;
+                }
+                Ok(follows.then_some(()))
+            })?;
+        }
+        Ok(())
     }
 
     fn wait_in_step(&self) -> Result<()> {
@@ -136,8 +221,18 @@ impl RedisSentinel {
     ///
     /// When the sentinels do not agree on one of our servers.
     pub fn master(&self) -> &RedisServer {
-        let port = self.master_port().unwrap_or_else(|error| panic!("{error:#}"));
-        self.servers.iter().find(|server| server.port() == port).expect("the master is one of ours")
+        let index = self.master_index().unwrap_or_else(|error| panic!("{error:#}"));
+        &self.servers[index]
+    }
+
+    /// The position of the present master among the data servers, as the sentinels say.
+    ///
+    /// # Errors
+    ///
+    /// When they do not agree on one of our servers.
+    pub fn master_index(&self) -> Result<usize> {
+        let port = self.master_port()?;
+        (0..self.servers.len()).find(|&index| self.public_port(index) == port).context("the master is not one of ours")
     }
 
     /// Kills the present master with SIGKILL and returns its port; `servers_mut` restarts it.
@@ -146,11 +241,9 @@ impl RedisSentinel {
     ///
     /// When the sentinels do not agree on one of our servers.
     pub fn kill_master(&mut self) -> u16 {
-        let port = self.master().port();
-        for server in self.servers.iter_mut().filter(|server| server.port() == port) {
-            server.kill_hard();
-        }
-        port
+        let index = self.master_index().unwrap_or_else(|error| panic!("{error:#}"));
+        self.servers[index].kill_hard();
+        self.public_port(index)
     }
 
     /// The data servers, to kill or restart them.
@@ -164,16 +257,23 @@ impl RedisSentinel {
     ///
     /// When no failover happens within a minute.
     pub fn wait_for_new_master(&self, old_port: u16) -> u16 {
-        let found = wait_for("a new master", PATIENCE, || {
+        self.try_wait_for_new_master(old_port).unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    /// As [`wait_for_new_master`](Self::wait_for_new_master).
+    ///
+    /// # Errors
+    ///
+    /// When no failover happens within a minute.
+    pub fn try_wait_for_new_master(&self, old_port: u16) -> Result<u16> {
+        wait_for("a new master", PATIENCE, || {
             let port = self.master_port()?;
             if port == old_port {
                 return Ok(None);
             }
-            let server = self.servers.iter().find(|server| server.port() == port).context("not one of ours")?;
-            let info = server.try_command(&["INFO", "replication"])?.to_string();
+            let info = self.servers[self.master_index()?].try_command(&["INFO", "replication"])?.to_string();
             Ok((info_field(&info, "role")? == "master").then_some(port))
-        });
-        found.unwrap_or_else(|error| panic!("{error:#}"))
+        })
     }
 }
 

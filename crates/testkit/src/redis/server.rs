@@ -56,6 +56,7 @@ pub struct RedisOptions {
     unix_socket: bool,
     password: Option<String>,
     steppable_clock: bool,
+    disk: Option<PathBuf>,
 }
 
 impl RedisOptions {
@@ -112,6 +113,13 @@ impl RedisOptions {
         self.steppable_clock = true;
         self
     }
+
+    /// Keeps all files of the server below `path`, for example on a [`Disk`](crate::Disk).
+    #[must_use]
+    pub fn on_disk(mut self, path: impl Into<PathBuf>) -> Self {
+        self.disk = Some(path.into());
+        self
+    }
 }
 
 /// A Redis server of this test.
@@ -153,7 +161,10 @@ impl RedisServer {
 
     fn launch(options: RedisOptions, sentinel: bool) -> Result<Self> {
         REDIS_SERVER.find()?;
-        let folder = Folder::new("redis")?;
+        let folder = match &options.disk {
+            Some(disk) => Folder::new_in(disk, "redis")?,
+            None => Folder::new("redis")?,
+        };
         let port = Port::reserve()?;
         let tls =
             if options.tls.is_some() { Some((Port::reserve()?, Certificates::create(folder.path())?)) } else { None };
@@ -245,6 +256,11 @@ impl RedisServer {
     /// Stops the server with SIGTERM: it saves what it is configured to save.
     pub fn stop(&mut self) {
         self.process.stop(Signal::TERM, Duration::from_secs(10)).expect("a child can be stopped");
+    }
+
+    /// Whether the server still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
     }
 
     /// Starts the server again on the same port with the same data, killing it first if it runs.
