@@ -68,12 +68,14 @@ pub(crate) fn run(only: &[String]) -> Result<ExitCode> {
     setup::run()?;
     let target = Scope::new(&[])?.target_folder()?.join("matrix");
     let chosen = |column: &&Column| only.is_empty() || only.iter().any(|name| name == column.name);
+    let tests = build()?;
     let mut lines = Vec::new();
     let mut clean = true;
     for column in COLUMNS.iter().filter(chosen) {
         let programs = column.fetch(&target).with_context(|| format!("cannot get {}", column.name))?;
         let version = version_of(column, programs.as_deref())?;
-        let results = run_suite(column, programs.as_deref())?;
+        let test = tests.get(column.package).with_context(|| format!("{} has no conformance tests", column.package))?;
+        let results = run_suite(column, test, programs.as_deref())?;
         clean &= !results.is_empty() && results.values().all(|(_, failed)| failed.is_empty());
         lines.push(render(column, &version, &results));
     }
@@ -170,20 +172,45 @@ fn number_in(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// One process runs all cases, so that one server of each kind serves them.
-fn run_suite(column: &Column, programs: Option<&Path>) -> Result<Results> {
-    let mut arguments = vec!["test", "--all-features", "--locked", "--package", column.package];
-    arguments.extend(["--test", "conformance", "--", "--test-threads=4"]);
-    let skipped: Vec<String> = column.without.iter().map(|(arrangement, _)| format!("{arrangement}::")).collect();
-    for arrangement in &skipped {
-        arguments.extend(["--skip", arrangement]);
+/// The test programs by package: built once, as for all tests, and then run by themselves.
+fn build() -> Result<BTreeMap<String, PathBuf>> {
+    let arguments = ["test", "--workspace", "--all-features", "--locked", "--test", "conformance", "--no-run"];
+    let mut command = cargo::command(arguments);
+    let output = command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "the conformance tests do not compile");
+    let mut programs = BTreeMap::new();
+    for line in output.stdout.split(|byte| *byte == b'\n') {
+        let Ok(message) = serde_json::from_slice::<Value>(line) else { continue };
+        let (Some(program), Some(id)) = (message["executable"].as_str(), message["package_id"].as_str()) else {
+            continue;
+        };
+        for package in [POSTGRES, REDIS] {
+            if message["target"]["name"] == "conformance" && is_of(id, package) {
+                programs.insert(package.to_owned(), PathBuf::from(program));
+            }
+        }
     }
-    println!("\n{}: $ cargo {}", column.name, arguments.join(" "));
-    let mut command = cargo::command(&arguments);
+    Ok(programs)
+}
+
+/// Whether a package id, a URL that ends with the folder's or the package's name and version, is of a package.
+fn is_of(id: &str, package: &str) -> bool {
+    let folder = package.trim_start_matches("syncguard-");
+    id.contains(&format!("/{folder}#")) || id.contains(&format!("#{package}@"))
+}
+
+/// One process runs all cases, so that one server of each kind serves them.
+fn run_suite(column: &Column, test: &Path, programs: Option<&Path>) -> Result<Results> {
+    let mut command = Command::new(test);
+    command.arg("--test-threads=4");
+    for (arrangement, _) in column.without {
+        command.arg("--skip").arg(format!("{arrangement}::"));
+    }
     if let Some(programs) = programs {
         command.env(FOLDERS, programs);
     }
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo test")?;
+    println!("\n{}", column.name);
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run the conformance tests")?;
     let output = child.stdout.take().context("the output is piped")?;
     let mut results = Results::new();
     for line in BufReader::new(output).lines() {
@@ -236,6 +263,13 @@ mod tests {
         assert_eq!(parse("test tls::deep::case ... FAILED"), Some(("tls", "deep::case", false)));
         assert_eq!(parse("test result: ok. 3 passed"), None);
         assert_eq!(parse("running 3 tests"), None);
+    }
+
+    #[test]
+    fn a_package_is_known_by_both_forms_of_its_id() {
+        assert!(is_of("path+file:///here/crates/backends/redis#syncguard-redis@0.2.0", REDIS));
+        assert!(is_of("path+file:///here/crates/backends/redis#0.2.0", REDIS));
+        assert!(!is_of("path+file:///here/crates/backends/sqlite#syncguard-sqlite@0.2.0", REDIS));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub enum Powered {
     Sqlite,
     /// A Redis that syncs its append-only file before every reply.
     Redis,
-    /// A `PostgreSQL` that syncs at every commit.
+    /// A `PostgreSQL` that is set to commit without waiting for its disk: acquire asks for more by itself.
     Postgres,
     /// The control: a Redis that never syncs.
     UnsyncedRedis,
@@ -141,7 +141,8 @@ impl Server {
             Powered::Redis => Self::Redis(redis(Appendonly::Always)?),
             Powered::UnsyncedRedis => Self::Redis(redis(Appendonly::Never)?),
             Powered::Postgres => {
-                Self::Postgres(PostgresServer::try_start(PostgresOptions::new().fsync().on_disk(disk))?)
+                let options = PostgresOptions::new().fsync().config("synchronous_commit = off");
+                Self::Postgres(PostgresServer::try_start(options.on_disk(disk))?)
             }
         })
     }

@@ -4,6 +4,7 @@
 //! What is not found is an error that carries the one line which installs it.
 
 use std::env;
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,8 +39,13 @@ impl Program {
     ///
     /// When it is not installed; the message is the line that installs it.
     pub fn find(self) -> Result<PathBuf> {
-        let (first, path) = (env::var_os(FOLDERS).unwrap_or_default(), env::var_os("PATH").unwrap_or_default());
-        let places = env::split_paths(&first)
+        self.find_before(&env::var_os(FOLDERS).unwrap_or_default())
+    }
+
+    /// Finds the executable in `first`, or where the machine has it.
+    fn find_before(self, first: &OsStr) -> Result<PathBuf> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let places = env::split_paths(first)
             .chain(env::split_paths(&path))
             .chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from))
             .chain(postgres_folders());
@@ -139,6 +145,18 @@ mod tests {
         let message = program.find().expect_err("absent").to_string();
         assert!(message.contains("no-such-program-here is not installed"), "{message}");
         assert!(message.contains("apt-get install -y some-package"), "{message}");
+    }
+
+    #[test]
+    fn a_program_in_the_first_folders_is_found_before_the_machines_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = Program { name: "sh", package: "dash" };
+        let own = program.find_before(OsStr::new("")).expect("every machine has it");
+
+        std::fs::write(folder.path().join("sh"), "").expect("a file");
+
+        assert_ne!(own, folder.path().join("sh"));
+        assert_eq!(program.find_before(folder.path().as_os_str()).expect("there"), folder.path().join("sh"));
     }
 
     #[test]

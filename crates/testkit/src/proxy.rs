@@ -83,6 +83,8 @@ struct Shared {
     setting: Mutex<Setting>,
     connections: Mutex<Vec<Weak<Connection>>>,
     stopping: AtomicBool,
+    /// Whether a connection that lost bytes may carry more of them.
+    resets_holes: AtomicBool,
     accepted: AtomicU64,
     faults: AtomicU64,
     to_server: AtomicU64,
@@ -133,6 +135,7 @@ impl FaultProxy {
             setting: Mutex::new(Setting { fault: Fault::Pass, generation: 0, once: false }),
             connections: Mutex::default(),
             stopping: AtomicBool::new(false),
+            resets_holes: AtomicBool::new(false),
             accepted: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             to_server: AtomicU64::new(0),
@@ -179,6 +182,13 @@ impl FaultProxy {
         for connection in connections.iter().filter_map(Weak::upgrade) {
             connection.silent.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// From now on a connection that has lost bytes in one direction is reset when more would come through there. TCP
+    /// delivers a stream without holes or not at all; a client that is handed the rest of one takes the reply to another
+    /// request for its own, which says nothing about any real network.
+    pub fn reset_holes(&self) {
+        self.shared.resets_holes.store(true, Ordering::Relaxed);
     }
 
     /// Sends new connections to another port.
@@ -315,6 +325,8 @@ struct Pump<'a> {
     /// Whether holding back was counted for this generation.
     stall_counted: bool,
     source_ended: bool,
+    /// Whether bytes of this direction have vanished.
+    has_hole: bool,
 }
 
 /// Whether the direction goes on.
@@ -333,6 +345,7 @@ impl<'a> Pump<'a> {
             lost: Vec::new(),
             stall_counted: false,
             source_ended: false,
+            has_hole: false,
         }
     }
 
@@ -416,6 +429,18 @@ impl<'a> Pump<'a> {
     fn take(&mut self, bytes: &[u8], setting: Setting) -> Goes {
         let now = Instant::now();
         let to_server = self.direction == Direction::ToServer;
+        let vanishes = match setting.fault {
+            Fault::BlackHole => true,
+            Fault::DropReplies | Fault::LoseRepliesThrough(_) => !to_server,
+            Fault::DropRequests => to_server,
+            _ => false,
+        };
+        if self.has_hole && !vanishes && self.shared.resets_holes.load(Ordering::Relaxed) {
+            self.connection.arm_reset();
+            self.connection.close();
+            return None;
+        }
+        self.has_hole |= vanishes;
         match setting.fault {
             Fault::BlackHole => self.lose(bytes, setting),
             Fault::DropReplies if !to_server => self.lose(bytes, setting),

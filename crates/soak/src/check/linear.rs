@@ -15,6 +15,7 @@ use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History as CallHistory};
 use todc_utils::specifications::Specification;
 
+use super::releases::repeats_another;
 use super::{Operation, Violation};
 use crate::history::{Answer, Call};
 use crate::time::Nanos;
@@ -138,6 +139,9 @@ fn steps(operations: &[&Operation], lease: Nanos) -> Vec<Interval> {
         .iter()
         .filter_map(|operation| {
             let of = known.get(operation.id.as_str())?;
+            if operation.answer == Answer::Released && repeats_another(operation, operations.iter().copied()) {
+                return None;
+            }
             let until = operation.returned.filter(|_| operation.answer != Answer::Unknown).unwrap_or(Nanos::MAX);
             let step = step(operation, of, until < first_doubt)?;
             Some(Interval { from: operation.invoked, until, step })

@@ -95,7 +95,9 @@ impl World {
                 Server::Firestore(emulator)
             }
         };
-        Ok(Self { storage, front, behind, server, disk, clock_offset: 0, promotions: 0 })
+        let world = Self { storage, front, behind, server, disk, clock_offset: 0, promotions: 0 };
+        world.proxies().for_each(FaultProxy::reset_holes);
+        Ok(world)
     }
 
     /// What kind it is.

@@ -1,8 +1,8 @@
 //! What happens to a master that sentinels watch?
 //!
 //! Either way the replica is promoted without what the master had not passed on yet, and the old master comes back as a
-//! replica. An operator sees to that before anybody can reach it: two masters at once would count the same
-//! milliseconds.
+//! replica. An operator sees to that before anybody can reach it, and a master without a replica takes no writes: two
+//! masters at once would count the same milliseconds, and a fence would come twice.
 
 use std::time::Duration;
 
@@ -13,7 +13,9 @@ use syncguard_testkit::{Fault, RedisSentinel};
 const DOWN_AFTER: Duration = Duration::from_secs(4);
 
 pub(super) fn start() -> Result<RedisSentinel> {
-    RedisSentinel::try_start_behind_proxies(1, DOWN_AFTER)
+    let sentinel = RedisSentinel::try_start_behind_proxies(1, DOWN_AFTER)?;
+    sentinel.refuse_writes_without_a_replica()?;
+    Ok(sentinel)
 }
 
 /// Kills the master with SIGKILL; it comes back empty, as a replica.
@@ -24,6 +26,8 @@ pub(super) fn lose_the_master(sentinel: &mut RedisSentinel) -> Result<bool> {
     sentinel.proxies()[index].set(Fault::Refuse);
     sentinel.servers_mut()[index].restart();
     sentinel.demote(index, new)?;
+    // Its settings were not kept.
+    sentinel.refuse_writes_without_a_replica()?;
     sentinel.proxies()[index].set(Fault::Pass);
     sentinel.wait_followed()?;
     Ok(true)

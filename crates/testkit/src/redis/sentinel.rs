@@ -73,6 +73,20 @@ impl RedisSentinel {
         Ok(this)
     }
 
+    /// Has every data server refuse writes that no replica hears of, as one that was left behind by a promotion: two
+    /// masters at once give the same fence in the same millisecond.
+    ///
+    /// # Errors
+    ///
+    /// When one does not answer.
+    pub fn refuse_writes_without_a_replica(&self) -> Result<()> {
+        for server in &self.servers {
+            server.try_command(&["CONFIG", "SET", "min-replicas-to-write", "1"])?;
+            server.try_command(&["CONFIG", "SET", "min-replicas-max-lag", "3"])?;
+        }
+        Ok(())
+    }
+
     fn add_server(&mut self, master: Option<u16>, behind_proxies: bool) -> Result<()> {
         // The default waits five seconds for more replicas to come.
         let mut options = RedisOptions::new().config("repl-diskless-sync-delay 0");
