@@ -20,7 +20,7 @@ use crate::recorded::Recorded;
 use crate::time::{nanos, now};
 
 /// Calls of one round, after which they are checked.
-const ROUND: u64 = 8_000;
+const ROUND: u64 = 4_000;
 
 /// How tasks contend.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use syncguard_soak::history::Recorder;
 use syncguard_soak::recorded::Recorded;
 
 fn plan(operations: u64) -> Plan {
-    Plan { seed: 13, operations, tasks: 16, keys: 8 }
+    Plan { seed: 13, operations, tasks: 16, keys: 16 }
 }
 
 fn has_an_order(place: Place, operations: u64) {
@@ -28,31 +28,32 @@ fn has_an_order(place: Place, operations: u64) {
 
 #[test]
 fn contended_calls_have_an_order_in_memory() {
-    has_an_order(Place::Memory, 40_000);
+    has_an_order(Place::Memory, 16_000);
 }
 
 #[test]
 fn contended_calls_have_an_order_on_sqlite() {
-    has_an_order(Place::Sqlite, 8_000);
+    has_an_order(Place::Sqlite, 4_000);
 }
 
 #[test]
 fn contended_calls_have_an_order_on_redis() {
-    has_an_order(Place::Redis, 16_000);
+    has_an_order(Place::Redis, 8_000);
 }
 
 #[test]
 fn contended_calls_have_an_order_on_postgres() {
-    has_an_order(Place::Postgres, 4_000);
+    has_an_order(Place::Postgres, 3_000);
 }
 
-/// Contends on a backend in memory that is wrong in one way, until that is seen.
+/// Contends on a backend in memory that is wrong in one way. Not for long: to show that there is no order takes a search
+/// through all of them.
 fn contend_on(impostor: &ImpostorHarness) -> Contention {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let recorder = Arc::new(Recorder::in_memory());
         let backend = Recorded::new(impostor.backend().await, recorder.clone());
-        contend(&Locker::new(backend), &recorder, &plan(40_000)).await
+        contend(&Locker::new(backend), &recorder, &plan(2_000)).await
     })
 }
 

@@ -10,6 +10,9 @@
 //!   a call, so it is held against the storage only where no unknown call of that key is about.
 
 use std::collections::HashMap;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History as CallHistory};
@@ -23,12 +26,15 @@ use crate::time::Nanos;
 /// A key with more calls than this is not searched: memory grows with the square. Counted as left out.
 const LARGEST: usize = 6_000;
 
+/// How long the search for one key may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What the search found.
 #[derive(Clone, Debug, Default)]
 pub struct Linearizability {
     /// Calls that are part of an order that was found.
     pub checked: u64,
-    /// Calls of keys that were too large to search.
+    /// Calls of keys that were too large to search, or took too long.
     pub left_out: u64,
     /// Keys without an order.
     pub violations: Vec<Violation>,
@@ -44,16 +50,35 @@ pub fn linearizability(operations: &[Operation], lease: Nanos) -> Linearizabilit
     for (key, operations) in by_key {
         let steps = steps(&operations, lease);
         let calls = u64::try_from(operations.len()).unwrap_or(0);
-        if steps.len() > LARGEST {
-            found.left_out += calls;
-        } else if steps.is_empty() || WGLChecker::<LockSpecification>::is_linearizable(call_history(steps)) {
-            found.checked += calls;
-        } else {
-            let what = format!("{key}: no order of its {calls} calls is one of a correct lock");
-            found.violations.push(Violation::new("linearizable", what));
+        match has_an_order(steps) {
+            None => found.left_out += calls,
+            Some(true) => found.checked += calls,
+            Some(false) => {
+                let what = format!("{key}: no order of its {calls} calls is one of a correct lock");
+                found.violations.push(Violation::new("linearizable", what));
+            }
         }
     }
     found
+}
+
+/// Whether there is one; `None` if that is too much to search. Where many outcomes are unknown the search may not end, so
+/// it has a thread of its own, which is left behind then.
+fn has_an_order(steps: Vec<Interval>) -> Option<bool> {
+    if steps.len() > LARGEST {
+        return None;
+    }
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        // Nobody listens any more when it took too long.
+        let found = steps.is_empty() || WGLChecker::<LockSpecification>::is_linearizable(call_history(steps));
+        let _ = tell.send(found);
+    });
+    match told.recv_timeout(PATIENCE) {
+        Ok(found) => Some(found),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => panic!("the search ended without an answer"),
+    }
 }
 
 /// A call, or the end of a lease, with the time in which it took effect.

@@ -308,18 +308,15 @@ impl World {
         disk.fill()?;
         sleep(length);
         disk.empty()?;
-        match &mut self.server {
-            Server::Redis(server) => {
-                if !server.is_running() {
-                    server.restart();
-                }
-            }
-            Server::Postgres { server, .. } => {
-                if !server.is_running() {
-                    server.restart();
-                }
-            }
-            _ => {}
+        if let Server::Redis(server) = &mut self.server
+            && !server.is_running()
+        {
+            server.restart();
+        }
+        if let Server::Postgres { server, .. } = &mut self.server
+            && !server.is_running()
+        {
+            server.restart();
         }
         Ok(true)
     }
