@@ -27,7 +27,7 @@ use crate::time::Nanos;
 const LARGEST: usize = 6_000;
 
 /// How long the search for one key may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the search found.
 #[derive(Clone, Debug, Default)]
