@@ -63,6 +63,12 @@ enum Task {
         #[arg(long = "only", value_name = "NAME")]
         only: Vec<String>,
     },
+    /// Search the model of the protocol for a way to two holders, as far as the time reaches
+    Model {
+        /// How long the larger world is searched
+        #[arg(long, default_value_t = 5)]
+        minutes: u64,
+    },
     #[command(flatten)]
     Ship(ship::Ship),
     /// Start the shared servers, print their addresses for `export`, stop them at Enter or Ctrl-C
@@ -112,6 +118,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Bench { subject, arguments } => bench(subject, &arguments),
         Task::Soak { arguments } => soak::run(&arguments),
         Task::Matrix { only } => matrix::run(&only),
+        Task::Model { minutes } => model(minutes),
         Task::Ship(task) => ship::run(task),
         Task::Servers => servers(),
     }
@@ -129,6 +136,14 @@ fn bench(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
         command.arg("--all-features");
     }
     let status = command.arg("--").args(arguments).status().context("cannot run cargo bench")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Optimised: the search visits millions of states.
+fn model(minutes: u64) -> Result<ExitCode> {
+    let mut command = cargo::command(["test", "--release", "--locked", "-p", "syncguard-soak", "--test", "model"]);
+    command.args(["--", "--nocapture", "keep_every_promise"]).env("SYNCGUARD_MODEL_MINUTES", minutes.to_string());
+    let status = command.status().context("cannot run cargo test")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
