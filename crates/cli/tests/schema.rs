@@ -78,7 +78,7 @@ fn the_json_of_every_command_is_what_the_schema_says() {
         judge.accept("bench", &lab.say(["bench", "--duration", "300ms", "--json"]).stdout);
 
         let parts = ["version", "hash", "fenceNumber", "time", "span", "lock", "percentiles"];
-        // What only a reader that does not read gets, and what only a loss or a crash loop brings: tested elsewhere.
+        // What only a reader that does not read gets, and what only a crash loop brings: not provoked here.
         let rare = ["leftOut", "respawn"];
         for kind in judge.kinds.keys().filter(|kind| ![&parts[..], &rare].concat().contains(&kind.as_str())) {
             assert!(judge.judged.contains_key(kind), "{backend}: no output of the kind {kind} was judged");

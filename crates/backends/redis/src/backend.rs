@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use syncguard_core::inspect::Pace;
 use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Inspector, Key, LockBackend,
-    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::{RedisAddress, RedisBuilder};
