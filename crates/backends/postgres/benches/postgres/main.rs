@@ -5,17 +5,22 @@
 //! machine.
 //!
 //! `cargo bench -p syncguard-postgres --bench postgres -- [--seconds N] [--rounds N] [--counters N]
-//! [--only pairs|notify|hand-off|counters]`
+//! [--only pairs|notify|hand-off|counters|listing]
+//! [--locks N]`
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::cast_precision_loss, clippy::as_conversions)]
 
 mod counters;
 mod hand_off;
+#[path = "../../../../testkit/bench/listing.rs"]
+mod listing;
 mod naive;
 mod pairs;
 mod pgbench;
 
 use std::time::Duration;
 
+use syncguard_core::LockBackend;
+use syncguard_postgres::PostgresBuilder;
 use syncguard_testkit::{PostgresOptions, PostgresServer};
 
 /// What the command line chose.
@@ -24,6 +29,8 @@ pub(crate) struct Choice {
     pub(crate) seconds: u64,
     pub(crate) rounds: usize,
     pub(crate) counters: u64,
+    /// How many locks a listing finds.
+    locks: usize,
     only: Option<&'static str>,
 }
 
@@ -38,7 +45,8 @@ impl Choice {
             seconds: number("--seconds", 2),
             rounds: usize::try_from(number("--rounds", 5)).unwrap(),
             counters: number("--counters", 0),
-            only: ["pairs", "notify", "hand-off", "counters"]
+            locks: usize::try_from(number("--locks", 100_000)).unwrap(),
+            only: ["pairs", "notify", "hand-off", "counters", "listing"]
                 .into_iter()
                 .find(|part| words.windows(2).any(|pair| pair[0] == "--only" && pair[1] == *part)),
         }
@@ -82,6 +90,16 @@ async fn run(server: &PostgresServer, choice: Choice) {
     if choice.wants("hand-off") {
         hand_off::report(server, choice).await;
     }
+    if choice.wants("listing") {
+        beside_a_listing(server, choice).await;
+    }
+}
+
+async fn beside_a_listing(server: &PostgresServer, choice: Choice) {
+    let connect = async || PostgresBuilder::from_url(&server.url()).unwrap().pool_size(32).connect().await.unwrap();
+    let (backend, onlooker) = (connect().await, connect().await.inspector().unwrap());
+    let pairs = async |tasks| pairs::run(&backend, tasks, choice).await;
+    listing::report(&backend, &onlooker, (choice.locks, choice.rounds), pairs).await;
 }
 
 /// The middle, the lowest and the highest of a few numbers.

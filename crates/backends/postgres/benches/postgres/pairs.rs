@@ -40,7 +40,7 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
     }
 }
 
-async fn run(backend: &PostgresBackend, tasks: usize, choice: Choice) -> f64 {
+pub(crate) async fn run(backend: &PostgresBackend, tasks: usize, choice: Choice) -> f64 {
     let (start, mut running) = (Instant::now(), tokio::task::JoinSet::new());
     for task in 0..tasks {
         let backend = backend.clone();
