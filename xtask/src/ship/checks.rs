@@ -48,8 +48,8 @@ pub(crate) fn msrv(versions: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// cargo of another compiler, which is installed if it is not there. In a target folder of its own: every compiler would
-/// build the other's again.
+/// cargo of another compiler, which is installed if it is not there. In a target folder of its own: every compiler
+/// would build the other's again.
 fn cargo_of(toolchain: &str, target: &str) -> Result<Command> {
     let mut version = Command::new("rustup");
     version.args(["run", toolchain, "rustc", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,8 +1,8 @@
 //! Does the container image do what the recipes say of it?
 //!
-//! Built from what `dist` laid out, and run as people run it: as process 1, not as root, waiting for its turn as an init
-//! container does, and copied into an image of somebody's own. By docker where its service runs, otherwise by podman.
-//! Nothing is fetched: the image begins empty.
+//! Built from what `dist` laid out, and run as people run it: as process 1, not as root, waiting for its turn as an
+//! init container does, and copied into an image of somebody's own. By docker where its service runs, otherwise by
+//! podman. Nothing is fetched: the image begins empty.
 
 use std::io::Write;
 use std::path::Path;
@@ -102,8 +102,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The first migrates until it is stopped, the second waits for its turn. The lease of the first is twice as long as
-    /// the second waits: it must have been given back.
+    /// The first migrates until it is stopped, the second waits for its turn. The lease of the first is twice as long
+    /// as the second waits: it must have been given back.
     fn as_init_container(&self) -> Result<()> {
         self.expect("takes a lock that outlives the container", &["acquire", "--ttl", "10m", "gate"], 0)?;
         let migrating = ["run", "--ttl", "2m", "migrate", "--", PROGRAM, "wait", "--wait", "5m", "gate"];
