@@ -69,6 +69,12 @@ enum Task {
         #[arg(long, default_value_t = 5)]
         minutes: u64,
     },
+    /// Run the tasks of the core in a hundred thousand orders
+    Schedules {
+        /// How many orders per test and scheduler: there are five tests and two schedulers
+        #[arg(long, default_value_t = 10_000)]
+        count: u32,
+    },
     #[command(flatten)]
     Ship(ship::Ship),
     /// Start the shared servers, print their addresses for `export`, stop them at Enter or Ctrl-C
@@ -119,6 +125,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Soak { arguments } => soak::run(&arguments),
         Task::Matrix { only } => matrix::run(&only),
         Task::Model { minutes } => model(minutes),
+        Task::Schedules { count } => test::schedules(count),
         Task::Ship(task) => ship::run(task),
         Task::Servers => servers(),
     }

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -30,6 +30,7 @@ pub(crate) fn run(quick: bool, packages: &[String], nextest_arguments: &[String]
     let tests = steps.tests(nextest_arguments)?;
     if !quick {
         steps.seeded_bugs()?;
+        steps.schedules()?;
         steps.doctests()?;
         steps.documentation()?;
     }
@@ -81,19 +82,24 @@ impl Steps {
         Ok(junit::parse(&text))
     }
 
-    /// Proves that the simulation can fail: with a mistake planted it must turn red. In a folder of its own, because
-    /// the cfg would otherwise have everything built twice.
+    /// Proves that the simulation can fail: with a mistake planted it must turn red.
     fn seeded_bugs(&mut self) -> Result<()> {
+        self.special("seeded bugs", &["--test", "simulation", "--", "caught"])
+    }
+
+    /// Runs the tasks of the core in ten thousand orders; `cargo xtask schedules` runs them in a hundred thousand.
+    fn schedules(&mut self) -> Result<()> {
+        self.special("schedules", &["--lib", "schedules::"])
+    }
+
+    /// Tests of the core that need a build of their own. In a folder of its own, because the cfgs would otherwise have
+    /// everything built twice.
+    fn special(&mut self, name: &'static str, chosen: &[&str]) -> Result<()> {
         if !self.scope.includes("syncguard-core") {
             return Ok(());
         }
-        let folder = self.scope.target_folder()?.join("seeded");
-        let arguments = line(&["test", "--package", "syncguard-core", "--test", "simulation"], &[], &["--", "caught"]);
-        announce(&arguments);
-        let mut command = cargo::command(&arguments);
-        command.env("RUSTFLAGS", "--cfg syncguard_seeded_bugs").env("CARGO_TARGET_DIR", folder);
-        let status = command.status().context("cannot run cargo test")?;
-        self.note("seeded bugs", status.success());
+        let status = special_build(&self.scope, chosen)?.status().context("cannot run cargo test")?;
+        self.note(name, status.success());
         Ok(())
     }
 
@@ -134,6 +140,23 @@ impl Steps {
             self.failed.push(name);
         }
     }
+}
+
+/// `cargo xtask schedules`
+pub(crate) fn schedules(count: u32) -> Result<ExitCode> {
+    let scope = Scope::new(&[])?;
+    let mut command = special_build(&scope, &["--lib", "schedules::", "--", "--nocapture"])?;
+    let status = command.env("SYNCGUARD_SCHEDULES", count.to_string()).status().context("cannot run cargo test")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn special_build(scope: &Scope, chosen: &[&str]) -> Result<Command> {
+    let arguments = line(&["test", "--package", "syncguard-core"], &[], chosen);
+    announce(&arguments);
+    let mut command = cargo::command(&arguments);
+    command.env("RUSTFLAGS", "--cfg syncguard_seeded_bugs --cfg syncguard_shuttle");
+    command.env("CARGO_TARGET_DIR", scope.target_folder()?.join("seeded"));
+    Ok(command)
 }
 
 fn line(before: &[&str], scope: &[String], after: &[&str]) -> Vec<String> {

@@ -11,8 +11,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::any::OwnedRequest;
@@ -21,6 +19,7 @@ use crate::handle::NewHold;
 use crate::in_flight::InFlight;
 use crate::plan::Plan;
 use crate::shared::Shared;
+use crate::sync::{Handle, Instant, sleep_until, timeout_at};
 use crate::{
     AcquireOutcome, BootTime, Contention, ErrorCode, FenceToken, Guard, Lease, LockBackend, LockError, LockHandle,
     LockId, Locker, Result, WakeHint, reaper, trace,

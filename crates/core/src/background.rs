@@ -4,10 +4,11 @@
 //! called: what is started later does not keep it, so a drain ends under steady traffic, and any number of drains may
 //! run at once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
+
+use crate::sync::{Handle, Mutex};
 
 /// The tasks of one locker that nobody awaits.
 #[derive(Default)]
@@ -56,7 +57,7 @@ impl Background {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(syncguard_shuttle)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

@@ -6,16 +6,13 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::time::sleep;
 
 use crate::belief::{Belief, Granted, Noticed};
 use crate::heartbeat::Renewal;
 use crate::shared::Shared;
+use crate::sync::{Handle, Mutex, MutexGuard, Notify, sleep, timeout};
 use crate::{
     BootTime, ErrorCode, ExtendOutcome, Fence, FenceToken, HasFence, IntoTtl, Key, LockError, LockId, LossReason,
     ReleaseErrorHook, Result, Timestamp, Ttl,
@@ -360,7 +357,7 @@ impl<F: FenceToken> HeldLock<F> {
     }
 
     async fn ask_to_extend(&self, ttl: Ttl) -> Result<ExtendOutcome> {
-        let answer = tokio::time::timeout(extend_bound(ttl), self.shared.extend(&self.lock_id, ttl)).await;
+        let answer = timeout(extend_bound(ttl), self.shared.extend(&self.lock_id, ttl)).await;
         let answer = answer.unwrap_or_else(|_| Err(no_answer()));
         answer.map_err(|error| error.with_key(&self.key).with_lock_id(&self.lock_id))
     }

@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until, timeout};
-
 use crate::handle::{HeldLock, extend_bound, no_answer};
 use crate::standby::{Renewable, Ticket};
+use crate::sync::{Instant, sleep, sleep_until, timeout};
 use crate::{BootTime, ExtendOutcome, FenceToken, LockHandle, Result, Ttl, standby, trace};
 
 /// A backend takes a silence of one second for a dead connection; this is a little more.

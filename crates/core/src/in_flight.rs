@@ -7,10 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::runtime::Handle;
-
 use crate::any::{OwnedRequest, PendingAcquire};
 use crate::shared::{Measure, Shared};
+use crate::sync::Handle;
 use crate::telemetry::Operation;
 use crate::{AcquireOutcome, BootTime, FenceToken, LockId, Result, reaper};
 

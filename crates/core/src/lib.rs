@@ -86,6 +86,8 @@ mod reaper;
 mod request;
 pub mod retry;
 mod runtime;
+#[cfg(all(test, syncguard_shuttle))]
+mod schedules;
 #[cfg(syncguard_seeded_bugs)]
 #[doc(hidden)]
 pub mod seeded;
@@ -94,6 +96,7 @@ mod seeded;
 mod shared;
 mod standby;
 pub mod storage_key;
+mod sync;
 pub mod telemetry;
 pub mod time;
 #[cfg(feature = "tls")]

@@ -61,20 +61,19 @@
 //! ```
 
 mod driver;
-#[cfg(test)]
+#[cfg(all(test, not(syncguard_shuttle)))]
 mod simulation;
 pub mod stagger;
 mod subscriptions;
-#[cfg(test)]
+#[cfg(all(test, not(syncguard_shuttle)))]
 mod tests;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use crate::WakeHint;
+use crate::sync::timeout;
 use driver::Inner;
 use subscriptions::Entry;
 

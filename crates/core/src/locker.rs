@@ -147,7 +147,7 @@ impl<F: FenceToken> Locker<F> {
     /// stay until their leases end.
     #[doc(alias = "close")]
     pub async fn shutdown(&self, timeout: Duration) -> bool {
-        tokio::time::timeout(timeout, self.drain()).await.is_ok()
+        crate::sync::timeout(timeout, self.drain()).await.is_ok()
     }
 }
 

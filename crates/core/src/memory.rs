@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
+use crate::sync::{Mutex, MutexGuard};
 use crate::time::{CLEANUP_GUARD_MS, Clock, TokioClock, free_in, is_live};
 use crate::wake::{WakeHint, WakeHub};
 use crate::{

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use crate::sync::Instant;
 
 use crate::wrapped::settings_of_the_wrapped_request;
 use crate::{Fence, FenceToken, Guard, HasFence, Key, LockError, LockHandle, LockRequest, LossReason, OnLost, Result};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::retry::RetryPolicy;
+use crate::sync::Instant;
 use crate::{Key, Label, ReleaseErrorHook, Ttl};
 
 /// A validated request for one lock.

@@ -7,11 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
-
 use crate::any::PendingAcquire;
 use crate::shared::Shared;
+use crate::sync::{Handle, sleep, spawn, timeout};
 use crate::{
     AcquireOutcome, BootTime, FenceToken, Key, LockError, LockHandle, LockId, ReleaseErrorHook, ReleaseOutcome, Result,
 };
@@ -112,7 +110,7 @@ async fn reap_until<F: FenceToken>(shared: Arc<Shared<F>>, lock_id: LockId, leas
         return;
     }
     // Not tracked: whoever drains must not wait for a whole lease.
-    tokio::spawn(async move {
+    spawn(async move {
         sleep(left).await;
         let _ = release(&shared, &lock_id).await;
     });

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::acquisition;
 use crate::heartbeat::{self, KeepAlive};
 use crate::plan::Plan;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
+use crate::sync::Instant;
 use crate::{
     Contention, Fence, FenceToken, Guard, IntoKey, IntoLabel, IntoTtl, Key, Label, LockError, LockHandle, LockId,
     Locker, LossReason, ReleaseErrorHook, Result, Ttl,

@@ -9,6 +9,9 @@ use crate::{LockError, Result};
 
 /// Refuses to start where tokio would panic: without a runtime, or on one without timers.
 pub(crate) fn require() -> Result<()> {
+    if cfg!(all(test, syncguard_shuttle)) {
+        return Ok(());
+    }
     if Handle::try_current().is_err() {
         return Err(LockError::invalid("there is no tokio runtime here")
             .with_hint("call it inside a tokio runtime, or use the blocking API of the crate `syncguard`"));

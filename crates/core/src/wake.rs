@@ -10,9 +10,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-use tokio::sync::Notify;
+use crate::sync::{Mutex, MutexGuard, Notify};
 
 /// What the hub tells the backend's listener about a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,7 @@ impl fmt::Debug for WakeHint {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(syncguard_shuttle)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use crate::sync::{Instant, sleep_until};
 
 use crate::time::is_live;
 use crate::{Fence, FenceToken, Inspector, Key, ListRequest, LockInfo, Result, WakeHint};

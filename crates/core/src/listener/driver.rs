@@ -5,17 +5,13 @@
 //! runtime of a waiter. When that runtime ends, the task is dropped with it and starts again on the runtime of another
 //! waiter.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
-
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until};
 
 use super::subscriptions::{Order, Subscriptions, Topic};
 use super::{ANSWER, Commands, Ended, Heard, Messages, PING, Settings, Source};
 use crate::WakeHub;
+use crate::sync::{Handle, Instant, JoinHandle, Mutex, MutexGuard, Notify, sleep, sleep_until};
 use crate::wake::Interest;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

@@ -8,9 +8,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::{ANSWER, Settings};
+use crate::sync::Instant;
 
 /// A name that waiters wait for.
 pub(super) type Topic = Arc<str>;
