@@ -57,7 +57,8 @@ impl Background {
     }
 }
 
-#[cfg(all(test, not(syncguard_shuttle)))]
+#[cfg(test)]
+#[cfg(not(syncguard_shuttle))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

@@ -58,7 +58,7 @@ impl ErrorCode {
 }
 
 impl ErrorCode {
-    /// Returns the code in lower case with underscores, as every label value of metrics and logs is written.
+    /// Returns the code in lower case with hyphens, as every label value of metrics and logs is written.
     pub const fn as_label(self) -> &'static str {
         match self {
             Self::ServiceUnavailable => "service-unavailable",

@@ -94,6 +94,7 @@ pub mod seeded;
 #[cfg(not(syncguard_seeded_bugs))]
 mod seeded;
 mod shared;
+#[cfg_attr(all(test, syncguard_shuttle), allow(dead_code, reason = "schedules have no other threads"))]
 mod standby;
 pub mod storage_key;
 mod sync;

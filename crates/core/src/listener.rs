@@ -61,11 +61,13 @@
 //! ```
 
 mod driver;
-#[cfg(all(test, not(syncguard_shuttle)))]
+#[cfg(test)]
+#[cfg(not(syncguard_shuttle))]
 mod simulation;
 pub mod stagger;
 mod subscriptions;
-#[cfg(all(test, not(syncguard_shuttle)))]
+#[cfg(test)]
+#[cfg(not(syncguard_shuttle))]
 mod tests;
 
 use std::fmt;

@@ -189,7 +189,8 @@ impl fmt::Debug for WakeHint {
     }
 }
 
-#[cfg(all(test, not(syncguard_shuttle)))]
+#[cfg(test)]
+#[cfg(not(syncguard_shuttle))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const BACKENDS: [&str; 4] = ["sqlite", "redis", "postgres", "firestore"];
 
@@ -25,7 +25,11 @@ fn tables() -> Vec<Vec<String>> {
 
 /// The files that a cell names.
 fn files(cell: &str) -> impl Iterator<Item = String> + '_ {
-    cell.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")).map(str::to_owned)
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|name| Path::new(name).extension().is_some_and(|end| end == "rs"))
+        .map(str::to_owned)
 }
 
 #[test]

@@ -79,7 +79,7 @@ async fn judge(connecting: impl Future<Output = Result<AnyBackend>>) -> Result<(
         let mut shown = format!("{error}\n{error:?}\n{}", error.hint().unwrap_or(""));
         let mut cause = std::error::Error::source(&error);
         while let Some(error) = cause {
-            shown.push_str(&format!("\n{error}\n{error:?}"));
+            shown = format!("{shown}\n{error}\n{error:?}");
             cause = error.source();
         }
         if shown.contains(CANARY) {
