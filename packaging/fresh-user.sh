@@ -8,6 +8,8 @@ archive=$1 package=$2 first=$3
 user=sgfresh$$
 home=$(mktemp -d /tmp/syncguard-fresh.XXXXXX)
 path=/usr/bin:/bin
+# What root needs below lies there, and is not in everybody's path.
+PATH=$PATH:/usr/sbin:/sbin
 
 fail() {
     echo "error: $*" >&2
@@ -106,7 +108,7 @@ root=$home/empty
 mkdir -p "$root/usr/bin" "$root/tmp"
 chmod 1777 "$root/tmp"
 tar -xzf "$archive" -C "$root/usr" --strip-components=1 --wildcards '*/bin/syncguard'
-said=$(env -i SYNCGUARD_REQUIRE=local unshare --pid --fork chroot --userspec=65532:65532 "$root" \
+said=$(env -i SYNCGUARD_REQUIRE=local unshare --pid --fork "$(command -v chroot)" --userspec=65532:65532 "$root" \
     /usr/bin/syncguard --url sqlite:/tmp/locks.db run first -- /usr/bin/syncguard --version)
 case $said in
 syncguard*) echo "ok: process 1 in an empty root: $said" ;;

@@ -55,10 +55,10 @@ fn a_holder_that_is_asked_decides_for_itself() {
     for (backend, lab) in Lab::on_each_backend() {
         let ready = lab.path("ready");
         let script = format!("trap 'exit 7' USR1; touch {}; while :; do sleep 0.05; done", ready.display());
-        let run = ["run", "--ttl", "2s", "--on-asked", "USR1", "k", "--", "sh", "-c", &script];
+        let run = ["run", "--ttl", "6s", "--on-asked", "USR1", "k", "--", "sh", "-c", &script];
         let told = lab.command(run).spawn().unwrap();
         support::read_when_there(&ready);
-        let deaf = lab.hold(&["--ttl", "2s"], "other");
+        let deaf = lab.hold(&["--ttl", "6s"], "other");
 
         let asked = lab.json(["break", "k", "--ask", "--fence", "1"]);
         let also = lab.say(["break", "other", "--ask"]);

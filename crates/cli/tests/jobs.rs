@@ -105,7 +105,7 @@ fn migrations_of_two_pods_run_one_after_the_other() {
 fn the_other_host_leads_when_the_leader_dies() {
     for (backend, lab) in labs() {
         let mailer = format!("echo $SYNCGUARD_FENCE $PPID $$ >>{}; exec sleep 60", lab.path("log").display());
-        let job = ["-w", "forever", "--ttl", "2s", "--respawn", "leader:mailer", "--", "sh", "-c", &mailer];
+        let job = ["-w", "forever", "--ttl", "4s", "--respawn", "leader:mailer", "--", "sh", "-c", &mailer];
         let mut hosts = on_both(&lab, &job);
         until("somebody leads", || lines(&lab, "log").len() == 1);
         let listed = lab.json(["list", "--raw", "leader:"]);

@@ -70,8 +70,8 @@ fn what_is_listed_can_be_chosen() {
 #[test]
 fn a_renewed_lease_is_told_from_one_that_nobody_renews() {
     for (backend, lab) in Lab::on_each_backend() {
-        lab.say(["acquire", "--ttl", "2s", "abandoned"]);
-        let holder = lab.hold(&["--ttl", "2s"], "kept");
+        lab.say(["acquire", "--ttl", "6s", "abandoned"]);
+        let holder = lab.hold(&["--ttl", "6s"], "kept");
         let find = |renewal: &str, key: &str| {
             lab.json(["list", "--raw"]).iter().any(|lock| lock["key"] == key && lock["renewal"] == renewal)
         };
@@ -79,7 +79,7 @@ fn a_renewed_lease_is_told_from_one_that_nobody_renews() {
         until(&format!("{backend}: the renewal shows"), || find("renewed", "kept"));
         let people = lab.say(["status", "kept"]);
         assert!(people.stdout.contains("held for ") && people.stdout.contains(", renewed "), "{backend}: {people:?}");
-        let id = lab.say(["acquire", "--ttl", "3s", "doubtful"]).stdout;
+        let id = lab.say(["acquire", "--ttl", "6s", "doubtful"]).stdout;
         until(&format!("{backend}: the doubt shows"), || find("notRenewed", "doubtful"));
         let people = lab.say(["run", "-n", "doubtful", "--", "true"]);
         let is_said = people.stderr.contains(", not renewed; free in ") && people.stderr.contains("s at the latest");

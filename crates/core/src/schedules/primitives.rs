@@ -71,6 +71,10 @@ impl Instant {
         Self::now().0.saturating_sub(self.0)
     }
 
+    pub(crate) fn saturating_duration_since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
     pub(crate) fn checked_add(self, duration: Duration) -> Option<Self> {
         self.0.checked_add(duration).map(Self)
     }
