@@ -21,14 +21,11 @@ use crate::exit::Failure;
 use crate::messages::{self, Cause, Measure};
 use crate::output::Output;
 use crate::signals::{self, Signals};
-use crate::sys::{self, Arrived};
+use crate::sys::Arrived;
 use crate::values::{Background, OnLost};
 
 /// How long what the command left behind is waited for before that is said.
 const SAY_WAITING: Duration = Duration::from_secs(5);
-
-/// A command that runs this long has nothing left to do with how it was started.
-const SETTLED: Duration = Duration::from_secs(1);
 
 /// What is watched.
 pub(crate) struct Watched<'a> {
@@ -46,7 +43,6 @@ pub(crate) async fn supervise(
     let job = watched.job;
     let mut course = Course::default();
     let mut feeding = feeding(watched);
-    let mut settled_at = Some(Instant::now() + SETTLED);
     let run_until = job.max_runtime.map(|longest| Instant::now() + longest);
     work.start(job.stops_on_loss().then(|| watched.locks.remaining()), job.variables(watched.locks));
     loop {
@@ -64,10 +60,6 @@ pub(crate) async fn supervise(
             guard = watched.locks.asked_to_release(), if !course.is_asked && course.lost.is_none() => course.hear_the_question(guard, watched, work),
             () = at(course.take_over_at), if course.take_over_at.is_some() => course.take_over(work).await,
             () = at(run_until), if run_until.is_some() && !course.timed_out => course.time_out(watched, work),
-            () = at(settled_at), if settled_at.is_some() => {
-                settled_at = None;
-                sys::give_back_code();
-            }
             () = at(course.say_waiting_at), if course.say_waiting_at.is_some() => course.say_waiting(watched),
             // An end under way has its own time: what the lease says no longer counts.
             _ = feeding.tick(), if course.lost.is_none() && course.take_over_at.is_none() => {
