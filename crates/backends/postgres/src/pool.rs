@@ -93,6 +93,7 @@ impl Pool {
     }
 
     /// Whether connections were seen to lead through a pooler; unknown for a pool that was brought along.
+    #[cfg_attr(not(feature = "deadpool"), allow(clippy::unnecessary_wraps, reason = "a brought pool has none"))]
     pub(crate) fn behind_pooler(&self) -> Option<bool> {
         match self {
             Self::Own(pool) => Some(pool.target.seen.pooler()),
@@ -101,6 +102,7 @@ impl Pool {
         }
     }
 
+    #[cfg_attr(not(feature = "deadpool"), allow(clippy::unnecessary_wraps, reason = "a brought pool has none"))]
     pub(crate) fn target(&self) -> Option<&Target> {
         match self {
             Self::Own(pool) => Some(&pool.target),
