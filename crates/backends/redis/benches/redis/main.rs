@@ -11,6 +11,7 @@
 
 mod cost;
 mod handoff;
+#[path = "../../../../testkit/bench/listing.rs"]
 mod listing;
 mod mixed;
 mod pairs;
@@ -18,6 +19,8 @@ mod raw;
 
 use std::time::Duration;
 
+use syncguard_core::LockBackend;
+use syncguard_redis::RedisBackend;
 use syncguard_testkit::{RedisOptions, RedisServer};
 
 /// How long and how often each contender runs.
@@ -47,7 +50,7 @@ fn main() {
         runtime.block_on(pairs::run(effort));
     }
     if wants("listing") {
-        runtime.block_on(listing::run(effort));
+        runtime.block_on(beside_a_listing(effort));
     }
     if wants("handoff") {
         runtime.block_on(handoff::run());
@@ -55,6 +58,14 @@ fn main() {
     if wants("mixed") {
         runtime.block_on(mixed::run());
     }
+}
+
+async fn beside_a_listing(effort: Effort) {
+    let server = server();
+    let backend = RedisBackend::connect(&server.url()).await.unwrap();
+    let onlooker = RedisBackend::connect(&server.url()).await.unwrap().inspector().unwrap();
+    let pairs = async |tasks| pairs::of_backend(&backend, tasks, effort.slice).await;
+    listing::report(&backend, &onlooker, (100_000, effort.rounds), pairs).await;
 }
 
 /// A server as most people run it, without persistence, so that the disk is not measured.
