@@ -15,6 +15,8 @@ macro_rules! page {
 }
 
 page!(guide, "../docs/guide.md");
+page!(cli, "../docs/cli.md");
+page!(stuck_lock, "../docs/stuck-lock.md");
 page!(fencing, "../docs/fencing.md");
 page!(errors, "../docs/errors.md");
 page!(guarantees, "../docs/guarantees.md");

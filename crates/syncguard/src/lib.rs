@@ -69,8 +69,8 @@
     doc,
     doc = "Where to go on: the [guide](docs::guide), [fencing](docs::fencing), the [promises](docs::guarantees) with"
 )]
-#![cfg_attr(doc, doc = "their tests, every [error](docs::errors), the [backends](docs::backends), and how to")]
-#![cfg_attr(doc, doc = "[write one](docs::write_a_backend).")]
+#![cfg_attr(doc, doc = "their tests, every [error](docs::errors), the [backends](docs::backends), how to")]
+#![cfg_attr(doc, doc = "[write one](docs::write_a_backend), and the [command](docs::cli).")]
 //!
 //! # Features
 //!
