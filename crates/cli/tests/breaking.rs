@@ -10,7 +10,7 @@ use support::{Lab, finish, pty, until};
 #[test]
 fn a_broken_lock_stops_its_holder_and_wakes_the_next() {
     for (backend, lab) in Lab::on_each_backend() {
-        let holder = lab.hold(&["--ttl", "3s", "--label", "ada@one"], "deploy:prod");
+        let holder = lab.hold(&["--ttl", "9s", "--label", "ada@one"], "deploy:prod");
         let show = ["run", "-w", "60s", "deploy:prod", "--", "sh", "-c", "echo $SYNCGUARD_FENCE"];
         let waiter = lab.command(show).spawn().unwrap();
         until(&format!("{backend}: the lock shows"), || lab.is_locked("deploy:prod"));

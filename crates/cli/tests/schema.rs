@@ -64,7 +64,7 @@ impl Judge {
 fn the_json_of_every_command_is_what_the_schema_says() {
     for (backend, lab) in Lab::on_each_backend() {
         let mut judge = Judge::new();
-        let holder = lab.hold(&["--ttl", "3s", "--label", "ada@one"], "held");
+        let holder = lab.hold(&["--ttl", "9s", "--label", "ada@one"], "held");
         handles(&lab, &mut judge);
         looks(&lab, &mut judge);
         failures(&lab, &mut judge);

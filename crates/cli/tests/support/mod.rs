@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[cfg(feature = "firestore")]
+mod emulator;
 pub(crate) mod pty;
 pub(crate) mod sudo;
 pub(crate) mod tree;
@@ -24,6 +26,8 @@ use tempfile::TempDir;
 pub(crate) struct Lab {
     pub(crate) dir: TempDir,
     url: Option<String>,
+    #[cfg(feature = "firestore")]
+    emulator: Option<emulator::Emulator>,
 }
 
 /// How a command ended and what it said.
@@ -37,7 +41,12 @@ pub(crate) struct Said {
 
 impl Lab {
     pub(crate) fn new() -> Self {
-        Self { dir: TempDir::new().unwrap(), url: None }
+        Self {
+            dir: TempDir::new().unwrap(),
+            url: None,
+            #[cfg(feature = "firestore")]
+            emulator: None,
+        }
     }
 
     /// A lab whose locks are on a server.
@@ -53,7 +62,16 @@ impl Lab {
             ("redis", Self::on_redis()),
             #[cfg(feature = "postgres")]
             ("postgres", Self::on(syncguard_testkit::fresh_postgres_database())),
+            #[cfg(feature = "firestore")]
+            ("firestore", Self::on_firestore()),
         ]
+    }
+
+    /// A lab on an emulator of its own, which ends with the lab.
+    #[cfg(feature = "firestore")]
+    fn on_firestore() -> Self {
+        let emulator = emulator::Emulator::start();
+        Self { url: Some(emulator.url()), emulator: Some(emulator), ..Self::new() }
     }
 
     /// A lab on the shared Redis, under a prefix that nobody else has.
