@@ -151,7 +151,7 @@ impl ConnectError {
             return Self::new(
                 ErrorCode::ServiceUnavailable,
                 format!("redis at {address} failed the TLS check: {tls}"),
-                "check the host name, the certificate and the `ca` option; plaintext is never tried instead",
+                "check the host name, the certificate and the `tls_ca` option; plaintext is never tried instead",
             );
         }
         let (what, hint) = match error.kind() {

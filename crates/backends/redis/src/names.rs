@@ -165,7 +165,9 @@ impl Names {
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
-        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+        // The rest has a meaning only between brackets. An escape too many would make it another pattern than the one that
+        // a restricted user was granted: `&my-app:*`.
+        if matches!(character, '*' | '?' | '[' | ']' | '\\') {
             out.push('\\');
         }
         out.push(character);
@@ -235,6 +237,7 @@ mod tests {
     fn a_pattern_takes_prefix_and_key_literally_and_covers_every_tag() {
         let names = |prefix, cluster| Names::new(prefix, cluster).unwrap();
         assert_eq!(names("syncguard", false).pattern(""), "syncguard:*");
+        assert_eq!(names("my-app^1", false).pattern(""), "my-app^1:*", "as the documented rights write it");
         assert_eq!(names("", false).pattern("a*b[c]?\\"), "a\\*b\\[c\\]\\?\\\\*");
         assert_eq!(names("a*", false).pattern("deploy:"), "a\\*:deploy:*");
         assert_eq!(names("syncguard", true).pattern(""), "{syncguard:*}:*");
