@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Answered(Code),
     /// No connection, so the request did not leave.
     NotConnected,
+    /// The server could not show that it is the one we asked for, so the request did not leave.
+    Untrusted,
     /// The connection broke under the request.
     Broken,
     /// No answer within the bound.
@@ -46,7 +48,7 @@ impl RpcError {
     pub(crate) fn is_doubtful(&self) -> bool {
         match self.kind {
             Kind::TimedOut | Kind::Broken | Kind::BadReply => true,
-            Kind::NotConnected | Kind::NoToken(_) => false,
+            Kind::NotConnected | Kind::Untrusted | Kind::NoToken(_) => false,
             Kind::Answered(code) => matches!(
                 code,
                 Code::Cancelled
@@ -72,6 +74,8 @@ impl RpcError {
             Kind::Answered(code) => answered(code),
             Kind::NotConnected => LockError::new(ErrorCode::ServiceUnavailable, "firestore cannot be reached")
                 .with_hint("check the network, and FIRESTORE_EMULATOR_HOST if an emulator is meant"),
+            Kind::Untrusted => LockError::new(ErrorCode::ServiceUnavailable, "firestore failed the TLS check")
+                .with_hint("check the endpoint, its certificate and `tls_ca`; plaintext is never tried instead"),
             Kind::Broken => LockError::new(ErrorCode::ServiceUnavailable, "the connection to firestore broke"),
             Kind::TimedOut => {
                 LockError::new(ErrorCode::NetworkTimeout, "firestore did not answer in time").with_hint(SLOW)
@@ -157,6 +161,8 @@ impl From<Status> for RpcError {
         // A status with a cause was made on this side, whatever its code: nobody answered.
         let kind = if find::<TimeoutExpired>(cause) {
             Kind::TimedOut
+        } else if failed_the_tls_check(cause) {
+            Kind::Untrusted
         } else if find::<ConnectError>(cause) {
             Kind::NotConnected
         } else {
@@ -170,6 +176,19 @@ fn find<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         if error.is::<E>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// The cause hides in an input error, which passes over it when it is asked for its source.
+fn failed_the_tls_check(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if inner.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>) || error.is::<rustls::Error>() {
             return true;
         }
         next = error.source();

@@ -12,6 +12,8 @@ use deadpool_postgres::{PoolError, TimeoutType};
 use syncguard_core::{ErrorCode, LockError};
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+use crate::wire::HandshakeFailed;
+
 /// What the server said, as far as it may be repeated.
 #[derive(Debug)]
 struct ServerSaid {
@@ -51,6 +53,10 @@ pub(crate) fn from_connect(error: &tokio_postgres::Error) -> LockError {
             "postgres asks for a password that was not given, or the proof failed",
         )
         .with_hint("set PGPASSWORD or a password file, or put the password in the URL");
+    }
+    if io_cause(error).and_then(io::Error::get_ref).is_some_and(<dyn Error + Send + Sync>::is::<HandshakeFailed>) {
+        return from_cause(error, "the TLS handshake with postgres failed")
+            .with_hint("check the host name, the server's certificate and `sslrootcert`");
     }
     from_cause(error, "postgres did not accept the connection")
         .with_hint("check host, port and sslmode, and that the server runs")

@@ -4,6 +4,7 @@
 //! server introduces itself: the process id it announces there differs from `pg_backend_pid()` exactly when a pooler
 //! stands in between. The driver is told to "negotiate directly", which hands the bare socket to this connector.
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -92,6 +93,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for HostC
     }
 }
 
+/// Why there is no encrypted connection. A type of its own, so that the caller is told of certificates and not of hosts.
+#[derive(Debug)]
+pub(crate) struct HandshakeFailed(io::Error);
+
+impl fmt::Display for HandshakeFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TLS handshake failed: {}", self.0)
+    }
+}
+
+impl std::error::Error for HandshakeFailed {}
+
 async fn negotiate<S>(mut stream: S, encryption: Encryption, host: &str) -> io::Result<Stream<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -108,10 +121,8 @@ where
         b'S' => {
             let connect = <MakeRustlsConnect as MakeTlsConnect<S>>::make_tls_connect(&mut tls, host)
                 .map_err(|_| io::Error::other("the TLS settings do not fit this host"))?;
-            let encrypted = connect
-                .connect(stream)
-                .await
-                .map_err(|error| io::Error::new(error.kind(), format!("TLS handshake failed: {error}")))?;
+            let encrypted =
+                connect.connect(stream).await.map_err(|error| io::Error::new(error.kind(), HandshakeFailed(error)))?;
             Ok(Stream::Encrypted(Box::new(encrypted)))
         }
         _ if insists => {

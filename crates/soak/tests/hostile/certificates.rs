@@ -1,9 +1,10 @@
-//! Is a server refused whose certificate does not prove who it is, on Redis and PostgreSQL alike?
+//! Is a server refused whose certificate does not prove who it is, on every backend that speaks TLS?
 //!
 //! The server here only shakes hands, and counts who shook back; after that it hangs up. So a good certificate shows as
 //! a handshake that was completed, and a bad one as an error without one. Nobody falls back to plaintext.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,6 +30,7 @@ enum Flaw {
 enum Storage {
     Redis,
     Postgres,
+    Firestore,
 }
 
 /// A server with such a certificate, and the authority that its clients trust.
@@ -48,7 +50,7 @@ fn authority() -> (Issuer<'static, KeyPair>, String) {
     (Issuer::new(params, key), pem)
 }
 
-fn acceptor(flaw: Flaw, signer: &Issuer<'static, KeyPair>) -> TlsAcceptor {
+fn acceptor(flaw: Flaw, storage: Storage, signer: &Issuer<'static, KeyPair>) -> TlsAcceptor {
     let name = if flaw == Flaw::WrongHost { "elsewhere.example" } else { "localhost" };
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
     if flaw == Flaw::Expired {
@@ -60,12 +62,15 @@ fn acceptor(flaw: Flaw, signer: &Issuer<'static, KeyPair>) -> TlsAcceptor {
     let key = KeyPair::generate().unwrap();
     let chain: Vec<CertificateDer<'static>> = vec![params.signed_by(&key, signer).unwrap().der().clone()];
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .unwrap();
+    if storage == Storage::Firestore {
+        config.alpn_protocols = vec![b"h2".to_vec()];
+    }
     TlsAcceptor::from(Arc::new(config))
 }
 
@@ -78,7 +83,7 @@ impl Impostor {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (completed, plain) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (acceptor, shaken, spoken) = (acceptor(flaw, &signer), completed.clone(), plain.clone());
+        let (acceptor, shaken, spoken) = (acceptor(flaw, storage, &signer), completed.clone(), plain.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, shaken, spoken) = (acceptor.clone(), shaken.clone(), spoken.clone());
@@ -98,8 +103,36 @@ impl Impostor {
                 let tls = format!("sslmode=verify-full&sslrootcert={authority}");
                 syncguard::open(&format!("postgres://user@localhost:{port}/db?{tls}&connect_timeout=20s")).await
             }
+            Storage::Firestore => {
+                let account = service_account(self.authority.parent().unwrap());
+                let place = format!("endpoint=https://localhost:{port}&tls_ca={authority}&timeout=20s");
+                syncguard::open(&format!("firestore://p?{place}&credentials={}", account.display())).await
+            }
         }
     }
+}
+
+/// The file of an account whose key was made a moment ago. It signs its own tokens, so nobody is asked for one.
+fn service_account(folder: &Path) -> PathBuf {
+    let file = folder.join("account.json");
+    if file.exists() {
+        return file;
+    }
+    let made = Command::new("openssl")
+        .args(["genpkey", "-quiet", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", "key.pem"])
+        .current_dir(folder)
+        .status()
+        .expect("openssl makes the key of a test account; apt-get install -y openssl");
+    assert!(made.success());
+    let account = serde_json::json!({
+        "type": "service_account",
+        "project_id": "p",
+        "private_key_id": "one",
+        "private_key": std::fs::read_to_string(folder.join("key.pem")).unwrap(),
+        "client_email": "locks@p.iam.gserviceaccount.com",
+    });
+    std::fs::write(&file, account.to_string()).unwrap();
+    file
 }
 
 async fn shake(
@@ -156,6 +189,8 @@ async fn check(storage: Storage) {
         if flaw != Flaw::None {
             assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{storage:?}, {flaw:?}: {error:?}");
             assert!(!error.is_ambiguous(), "{storage:?}, {flaw:?}: nothing was sent");
+            let said = format!("{error} {}", error.hint().unwrap_or_default());
+            assert!(said.contains("TLS") && said.contains("certificate"), "{storage:?}, {flaw:?}: {error:?}");
         }
     }
 }
@@ -168,4 +203,9 @@ async fn redis_refuses_a_certificate_of_a_stranger_for_another_host_or_out_of_da
 #[tokio::test]
 async fn postgres_refuses_a_certificate_of_a_stranger_for_another_host_or_out_of_date() {
     check(Storage::Postgres).await;
+}
+
+#[tokio::test]
+async fn firestore_refuses_a_certificate_of_a_stranger_for_another_host_or_out_of_date() {
+    check(Storage::Firestore).await;
 }
