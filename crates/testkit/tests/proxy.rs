@@ -246,3 +246,47 @@ fn connections_follow_the_server_through_a_restart_and_end_with_the_proxy() {
     assert!(ended.recv_timeout(PATIENCE).unwrap());
     reader.join().unwrap();
 }
+
+#[test]
+fn a_stream_that_lost_bytes_is_reset_where_holes_are_not_allowed_and_goes_on_elsewhere() {
+    let rig = Rig::start();
+    let mut lenient = rig.connect();
+    rig.proxy.set(Fault::DropReplies);
+    send(&mut lenient, "SET a 1\r\n");
+    assert!(is_silent(&mut lenient));
+    rig.proxy.set(Fault::Pass);
+    // The reply to the next request is taken for the answer to the first: no network does that.
+    send(&mut lenient, "PING\r\n");
+    assert_eq!(receive(&mut lenient, 7), "+PONG\r\n");
+
+    rig.proxy.reset_holes();
+    let (mut torn, mut whole) = (rig.connect(), rig.connect());
+    send(&mut whole, "PING\r\n");
+    assert_eq!(receive(&mut whole, 7), "+PONG\r\n");
+    rig.proxy.set(Fault::DropReplies);
+    send(&mut torn, "SET b 1\r\n");
+    assert!(is_silent(&mut torn), "what is lost is lost without a word, as long as nothing follows it");
+    rig.proxy.set(Fault::Pass);
+    send(&mut torn, "PING\r\n");
+
+    assert!(matches!(torn.read(&mut [0]), Ok(0) | Err(_)), "a stream with a hole carried more bytes");
+    send(&mut whole, "PING\r\n");
+    assert_eq!(receive(&mut whole, 7), "+PONG\r\n", "a stream without a hole goes on");
+    assert_eq!(rig.server.command(&["MGET", "a", "b"]), "1\n1");
+}
+
+#[test]
+fn a_stream_that_lost_requests_is_reset_before_the_server_hears_the_rest() {
+    let rig = Rig::start();
+    rig.proxy.reset_holes();
+    let mut torn = rig.connect();
+    rig.proxy.set(Fault::DropRequests);
+    send(&mut torn, "SET a 1\r\n");
+    eventually(|| rig.proxy.counts().dropped == 9);
+    rig.proxy.set(Fault::Pass);
+
+    send(&mut torn, "SET b 1\r\n");
+
+    assert!(matches!(torn.read(&mut [0]), Ok(0) | Err(_)));
+    assert_eq!(rig.server.command(&["EXISTS", "a", "b"]), "0");
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::support::{Project, key, request, take, ttl};
+use super::support::{Fault, Project, key, request, take, ttl};
 use syncguard_core::{AcquireOutcome, Clock, LockBackend, LockId, Locker, ReleaseOutcome, SystemClock};
 use tokio::task::JoinSet;
 
@@ -88,7 +88,7 @@ async fn a_release_goes_ahead_while_another_one_is_stuck() {
     let backend = Arc::new(project.backend().await);
     let (stuck, _) = take(&*backend, "stuck").await;
     let (free, _) = take(&*backend, "free").await;
-    project.faults.next("Commit", super::support::Fault::Delay(Duration::from_secs(2)));
+    project.faults.next("Commit", Fault::Delay(Duration::from_secs(2)));
     let slow = tokio::spawn({
         let backend = backend.clone();
         async move { backend.release(&stuck).await }
@@ -114,4 +114,34 @@ async fn an_extend_and_a_release_at_once_end_with_no_lock() {
         assert_eq!(released.unwrap(), ReleaseOutcome::Released);
         assert!(!backend.is_locked(&key("k")).await.unwrap());
     }
+}
+
+/// The one case in which two releases of one id may both say that they freed it: the write of the first got lost before it
+/// took effect, which the first cannot tell from a lost answer, because the second freed the lock meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_overlapping_releases_of_one_id_free_its_lock_once_and_nobody_elses() {
+    let project = Project::start().await;
+    let backend = Arc::new(project.builder().timeout(Duration::from_secs(120)).connect().await.unwrap());
+    let (id, _) = take(&*backend, "k").await;
+    project.faults.next("Commit", Fault::Refuse(tonic::Code::Unavailable));
+    // The first look passes; the one after the lost write comes late.
+    project.faults.next("RunQuery", Fault::Delay(Duration::ZERO));
+    project.faults.next("RunQuery", Fault::Delay(Duration::from_secs(2)));
+    let first = tokio::spawn({
+        let (backend, id) = (backend.clone(), id.clone());
+        async move { backend.release(&id).await.unwrap() }
+    });
+    while project.faults.fired() < 3 {
+        tokio::task::yield_now().await;
+    }
+
+    let second = backend.release(&id).await.unwrap();
+    assert!(!backend.is_locked(&key("k")).await.unwrap());
+    let (next, _) = take(&*backend, "k").await;
+    let first = first.await.unwrap();
+
+    assert!(first.is_released() || second.is_released(), "{first:?} {second:?}");
+    assert!(backend.is_locked(&key("k")).await.unwrap(), "a release of another id freed the next holder's lock");
+    assert!(!backend.release(&id).await.unwrap().is_released(), "later ones know better");
+    assert_eq!(backend.release(&next).await.unwrap(), ReleaseOutcome::Released);
 }

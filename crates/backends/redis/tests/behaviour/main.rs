@@ -17,4 +17,5 @@ mod layout;
 mod logs;
 mod replicas;
 mod sentinel;
+mod two_masters;
 mod wake;
