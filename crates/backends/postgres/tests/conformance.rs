@@ -3,13 +3,15 @@
 
 mod support;
 
+use support::rights::Role;
 use support::{Tables, sql};
 use syncguard_conformance::{Budget, Harness, Poison, Unsupported, suite};
 use syncguard_core::Key;
-use syncguard_postgres::PostgresBackend;
+use syncguard_postgres::{PostgresBackend, PostgresBuilder};
 use syncguard_testkit::{pgbouncer_url, postgres_ca, postgres_tls_url, postgres_url};
 
 suite!(tcp, PostgresHarness::start(postgres_url()).await);
+suite!(least_rights, PostgresHarness::with_least_rights().await);
 suite!(tls, PostgresHarness::start(tls_url()).await);
 suite!(pgbouncer, PostgresHarness::start(pgbouncer_url()).await);
 
@@ -23,13 +25,31 @@ struct PostgresHarness {
     url: String,
     here: Tables,
     elsewhere: Tables,
+    budget: Budget,
+    /// Who locks, where it is not the owner of the tables.
+    role: Option<Role>,
 }
 
 impl PostgresHarness {
     async fn start(url: String) -> Self {
-        let harness = Self { url, here: Tables::fresh(), elsewhere: Tables::fresh() };
+        let budget = Budget { contended_cycles: 2_000, ..Budget::default() };
+        let harness = Self { url, here: Tables::fresh(), elsewhere: Tables::fresh(), budget, role: None };
         drop(harness.backend().await);
         harness
+    }
+
+    /// As a role with the grants that the documentation names and nothing else, on tables that somebody else made.
+    async fn with_least_rights() -> Self {
+        let owner = Self::start(postgres_url()).await;
+        let role = Role::create(&owner.url, "locker", &owner.here).await;
+        let url = role.url(&owner.url);
+        // What many clients do at once is the same for every user.
+        let budget = Budget { serial_cycles: 50, contended_cycles: 100, boundary_trials: 20, racers: 16 };
+        Self { url, budget, role: Some(role), ..owner }
+    }
+
+    fn options(&self, tables: &Tables) -> PostgresBuilder {
+        tables.at(&self.url).auto_create_tables(self.role.is_none())
     }
 }
 
@@ -37,15 +57,19 @@ impl Harness for PostgresHarness {
     type Backend = PostgresBackend;
 
     async fn backend(&self) -> PostgresBackend {
-        self.here.at(&self.url).connect().await.unwrap()
+        self.options(&self.here).connect().await.unwrap()
     }
 
     async fn elsewhere(&self) -> PostgresBackend {
-        self.elsewhere.at(&self.url).connect().await.unwrap()
+        if let Some(role) = &self.role {
+            drop(self.elsewhere.at(&postgres_url()).connect().await.unwrap());
+            role.grant(&postgres_url(), &self.elsewhere).await;
+        }
+        self.options(&self.elsewhere).connect().await.unwrap()
     }
 
     async fn cleaning(&self) -> Result<PostgresBackend, Unsupported> {
-        Ok(self.here.at(&self.url).cleanup_in_is_locked(true).connect().await.unwrap())
+        Ok(self.options(&self.here).cleanup_in_is_locked(true).connect().await.unwrap())
     }
 
     async fn set_counter(&self, key: &Key, value: u64) -> Result<(), Unsupported> {
@@ -98,6 +122,6 @@ impl Harness for PostgresHarness {
     }
 
     fn budget(&self) -> Budget {
-        Budget { contended_cycles: 2_000, ..Budget::default() }
+        self.budget
     }
 }

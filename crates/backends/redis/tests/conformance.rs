@@ -3,8 +3,8 @@
 
 mod support;
 
-use support::{fresh_prefix, raw};
-use syncguard_conformance::{Harness, Poison, Unsupported, suite};
+use support::{fresh_prefix, raw, rights};
+use syncguard_conformance::{Budget, Harness, Poison, Unsupported, suite};
 use syncguard_core::{Key, LockId};
 use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::redis::Reply;
@@ -14,15 +14,32 @@ use syncguard_testkit::{redis_ca, redis_cluster_url, redis_sentinel_url, redis_t
 struct RedisHarness {
     url: String,
     prefix: String,
+    /// The URL of the other namespace, where its user is another one.
+    elsewhere: Option<String>,
     /// Where to look past the backend.
     port: u16,
     cluster: bool,
+    budget: Budget,
 }
 
 impl RedisHarness {
     fn on(url: String, port: u16) -> Self {
         let cluster = url.contains("+cluster");
-        Self { url, prefix: fresh_prefix(), port, cluster }
+        Self { url, prefix: fresh_prefix(), elsewhere: None, port, cluster, budget: Budget::default() }
+    }
+
+    /// As a user who may do what the documentation says and nothing else, one for each namespace.
+    fn least_rights() -> Self {
+        let harness = Self::single();
+        let (prefix, port) = (&harness.prefix, harness.port);
+        let user = |prefix: &str| rights::user(port, &rights::documented("worker"), prefix);
+        Self {
+            url: user(prefix),
+            elsewhere: Some(user(&format!("{prefix}-elsewhere"))),
+            // What many clients do at once is the same for every user.
+            budget: Budget { serial_cycles: 50, contended_cycles: 100, boundary_trials: 20, racers: 16 },
+            ..harness
+        }
     }
 
     fn single() -> Self {
@@ -79,7 +96,8 @@ impl Harness for RedisHarness {
     }
 
     async fn elsewhere(&self) -> RedisBackend {
-        self.options().prefix(format!("{}-elsewhere", self.prefix)).connect().await.unwrap()
+        let url = self.elsewhere.as_ref().unwrap_or(&self.url);
+        RedisBuilder::from_url(url).unwrap().prefix(format!("{}-elsewhere", self.prefix)).connect().await.unwrap()
     }
 
     async fn cleaning(&self) -> Result<RedisBackend, Unsupported> {
@@ -120,6 +138,10 @@ impl Harness for RedisHarness {
         false
     }
 
+    fn budget(&self) -> Budget {
+        self.budget
+    }
+
     fn refuses(&self, key: &str) -> bool {
         key.starts_with(&format!("fence:{}:", self.prefix))
             || key.strip_prefix("id:").is_some_and(|id| LockId::parse(id).is_ok())
@@ -127,6 +149,7 @@ impl Harness for RedisHarness {
 }
 
 suite!(single, RedisHarness::single());
+suite!(least_rights, RedisHarness::least_rights());
 suite!(tls, RedisHarness::tls());
 suite!(sentinel, RedisHarness::sentinel());
 suite!(cluster, RedisHarness::cluster());

@@ -17,6 +17,7 @@ mod one_statement;
 mod opening;
 mod pooler;
 mod promises;
+mod rights;
 mod schema;
 mod secrets;
 mod session;

@@ -1,6 +1,8 @@
 //! What do the tests of this crate share?
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub(crate) mod rights;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 

@@ -16,6 +16,7 @@ mod labels;
 mod layout;
 mod logs;
 mod replicas;
+mod rights;
 mod sentinel;
 mod two_masters;
 mod wake;

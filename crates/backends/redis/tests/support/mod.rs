@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
 pub(crate) mod place;
+pub(crate) mod rights;
 
 use std::time::Duration;
 
