@@ -8,6 +8,7 @@
 mod answers;
 mod certificates;
 mod damage;
+mod rows;
 mod server;
 
 use std::sync::Once;

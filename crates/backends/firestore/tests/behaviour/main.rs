@@ -9,6 +9,7 @@ mod calls;
 mod cleanup;
 mod clocks;
 mod connections;
+mod damage;
 mod duplicates;
 mod faults;
 mod google;
