@@ -3,6 +3,8 @@
 //! Read from the `JUnit` report of nextest. Its writer is one library with one layout (elements in order, attributes in
 //! double quotes), so a scan for its elements is enough; the tests below hold a sample of it.
 
+use crate::canary;
+
 /// One test of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TestCase {
@@ -15,6 +17,8 @@ pub(crate) struct TestCase {
     pub(crate) flaky: bool,
     /// The reasons of the `SKIPPED case: reason` lines it printed.
     pub(crate) skipped: Vec<String>,
+    /// Whether anything that it printed, in whichever try, shows a secret of the tests: see `canary`.
+    pub(crate) told_a_secret: bool,
 }
 
 pub(crate) fn parse(report: &str) -> Vec<TestCase> {
@@ -38,6 +42,7 @@ fn parse_case(text: &str) -> Option<TestCase> {
         passed,
         flaky,
         skipped,
+        told_a_secret: content.to_lowercase().contains(canary::WORD),
     })
 }
 
@@ -81,7 +86,7 @@ test single::a_case ... ok
         </testcase>
         <testcase name="plain" classname="syncguard-core" time="0.1"/>
         <testcase name="starved" classname="syncguard-core" time="0.1">
-            <flakyFailure type="test failure">late<system-out>panicked</system-out></flakyFailure>
+            <flakyFailure type="test failure">late<system-out>panicked: Canary-1</system-out></flakyFailure>
         </testcase>
     </testsuite>
 </testsuites>"#;
@@ -98,5 +103,7 @@ test single::a_case ... ok
         assert_eq!(cases[2].name, "plain");
         assert!(cases[2].skipped.is_empty());
         assert!(cases[3].passed && cases[3].flaky && !cases[2].flaky);
+        let told: Vec<bool> = cases.iter().map(|case| case.told_a_secret).collect();
+        assert_eq!(told, [false, false, false, true], "also in a try that failed, in whatever case");
     }
 }

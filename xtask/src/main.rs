@@ -3,10 +3,13 @@
 //! [`mod@test`] is the one that must be green before a change lands; `.ci/run` calls exactly that. [`setup`] brings the
 //! programs the tests need. The servers themselves come from `syncguard-testkit`. [`ship`] makes what people install.
 
+mod canary;
 mod cargo;
 mod junit;
 mod matrix;
+mod mutants;
 mod scope;
+mod seeded;
 mod setup;
 mod ship;
 mod soak;
@@ -75,6 +78,11 @@ enum Task {
         #[arg(long, default_value_t = 10_000)]
         count: u32,
     },
+    /// Change the code in small ways, one at a time, and list the changes that no test noticed
+    Mutants {
+        /// Files of one package, for example crates/core/src/belief.rs; without any, those of the core that decide
+        files: Vec<String>,
+    },
     #[command(flatten)]
     Ship(ship::Ship),
     /// Start the shared servers, print their addresses for `export`, stop them at Enter or Ctrl-C
@@ -126,6 +134,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Matrix { only } => matrix::run(&only),
         Task::Model { minutes } => model(minutes),
         Task::Schedules { count } => test::schedules(count),
+        Task::Mutants { files } => mutants::run(&files),
         Task::Ship(task) => ship::run(task),
         Task::Servers => servers(),
     }

@@ -54,6 +54,11 @@ impl Scope {
         self.packages.is_empty() || self.packages.iter().any(|named| named == package)
     }
 
+    /// Whether no package was chosen.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.packages.is_empty()
+    }
+
     /// Where cargo builds; it may be configured away from the workspace.
     pub(crate) fn target_folder(&self) -> Result<PathBuf> {
         let folder = self.metadata["target_directory"].as_str();

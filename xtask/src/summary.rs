@@ -103,7 +103,14 @@ mod tests {
 
     fn test(binary: &str, name: &str, passed: bool, skipped: &[&str]) -> TestCase {
         let skipped = skipped.iter().map(|&reason| reason.to_owned()).collect();
-        TestCase { binary: binary.to_owned(), name: name.to_owned(), passed, flaky: name == "tls::b", skipped }
+        TestCase {
+            binary: binary.to_owned(),
+            name: name.to_owned(),
+            passed,
+            flaky: name == "tls::b",
+            skipped,
+            told_a_secret: false,
+        }
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! Every step runs even if one before it failed, so that one run shows everything; the closing lines name what failed.
 //! All steps build with the same features, so that nothing is compiled twice.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -13,7 +14,7 @@ use syncguard_testkit::shared::Servers;
 
 use crate::junit::{self, TestCase};
 use crate::scope::Scope;
-use crate::{cargo, setup, summary};
+use crate::{canary, cargo, seeded, setup, summary};
 
 /// Where nextest writes its report, below the target folder: see the profile `ci` in `.config/nextest.toml`.
 const REPORT: &str = "nextest/ci/junit.xml";
@@ -29,7 +30,7 @@ pub(crate) fn run(quick: bool, packages: &[String], nextest_arguments: &[String]
     }
     let tests = steps.tests(nextest_arguments)?;
     if !quick {
-        steps.seeded_bugs()?;
+        steps.seeded_bugs(&tests)?;
         steps.schedules()?;
         steps.doctests()?;
         steps.documentation()?;
@@ -79,12 +80,34 @@ impl Steps {
         drop(servers);
         self.note("tests", status.success());
         let text = fs::read_to_string(&report).with_context(|| format!("no report at {}", report.display()))?;
-        Ok(junit::parse(&text))
+        let tests = junit::parse(&text);
+        let (said, kept) = canary::report(&tests, text.len());
+        print!("{said}");
+        self.note("secrets", kept);
+        Ok(tests)
     }
 
-    /// Proves that the simulation can fail: with a mistake planted it must turn red.
-    fn seeded_bugs(&mut self) -> Result<()> {
-        self.special("seeded bugs", &["--test", "simulation", "--", "caught"])
+    /// Proves that the tests can fail: with a mistake planted, those that are named for it must turn red.
+    fn seeded_bugs(&mut self, tests: &[TestCase]) -> Result<()> {
+        if !self.scope.includes("syncguard-core") {
+            return Ok(());
+        }
+        let mut command = special_build(&self.scope, &["--test", "simulation", "--test", "seeded", "--", "caught"])?;
+        let mut passed = BTreeSet::new();
+        let status = each_line(&mut command, |line| passed.extend(seeded::passed(line)))?;
+        self.note("seeded bugs", status.success());
+        // Some are planted in the tests of a backend or of the command: without them there is nothing to count.
+        if self.scope.is_everything() {
+            let read = |path: &str| fs::read_to_string(cargo::root().join(path)).with_context(|| path.to_owned());
+            let sources = seeded::Sources {
+                core: read("crates/conformance/tests/seeded.rs")?,
+                backend: read("crates/conformance/src/impostors/flaw.rs")?,
+            };
+            let (said, complete) = seeded::report(&read("docs/guarantees.md")?, &sources, tests, &passed);
+            print!("{said}");
+            self.note("seeded bugs", complete);
+        }
+        Ok(())
     }
 
     /// Runs the tasks of the core in ten thousand orders; `cargo xtask schedules` runs them in a hundred thousand.
@@ -107,14 +130,9 @@ impl Steps {
         let Some(scope) = self.scope.for_doctests() else { return Ok(()) };
         let arguments = line(&["test", "--doc"], &scope, &[]);
         announce(&arguments);
-        let mut child = cargo::command(&arguments).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take().context("the output is piped")?;
-        for line in BufReader::new(output).lines() {
-            let line = line?;
-            println!("{line}");
-            self.doctests_passed += summary::doctests_passed(&line);
-        }
-        let status = child.wait()?;
+        let mut passed = 0;
+        let status = each_line(&mut cargo::command(&arguments), |line| passed += summary::doctests_passed(line))?;
+        self.doctests_passed += passed;
         self.note("doctests", status.success());
         Ok(())
     }
@@ -142,6 +160,18 @@ impl Steps {
     }
 }
 
+/// Runs a command, shows what it prints, and looks at every line of it.
+fn each_line(command: &mut Command, mut look: impl FnMut(&str)) -> Result<ExitStatus> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo test")?;
+    let output = child.stdout.take().context("the output is piped")?;
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        println!("{line}");
+        look(&line);
+    }
+    Ok(child.wait()?)
+}
+
 /// `cargo xtask schedules`
 pub(crate) fn schedules(count: u32) -> Result<ExitCode> {
     let scope = Scope::new(&[])?;
@@ -151,7 +181,9 @@ pub(crate) fn schedules(count: u32) -> Result<ExitCode> {
 }
 
 fn special_build(scope: &Scope, chosen: &[&str]) -> Result<Command> {
-    let arguments = line(&["test", "--package", "syncguard-core"], &[], chosen);
+    // Both always, so that every step has the same features and nothing is built twice.
+    let packages = ["test", "--package", "syncguard-core", "--package", "syncguard-conformance"];
+    let arguments = line(&packages, &[], chosen);
     announce(&arguments);
     let mut command = cargo::command(&arguments);
     command.env("RUSTFLAGS", "--cfg syncguard_seeded_bugs --cfg syncguard_shuttle");

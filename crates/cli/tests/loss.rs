@@ -176,6 +176,30 @@ fn a_loss_may_be_a_warning_or_a_signal_instead() {
     assert_eq!((said.code, said.stdout.as_str()), (Some(79), "told\n"), "{said:?}");
 }
 
+/// What a run that stops nobody looks like to the next holder: the check of the trees can fail.
+#[test]
+fn work_that_is_not_stopped_is_seen_by_the_next_holder() {
+    let lab = Lab::new();
+    let end = lab.path("end");
+    let script = format!("while [ ! -e {} ]; do sleep 0.05; done", end.display());
+    let running = start(&lab, &["--ttl", "2s", "--on-lost", "warn"], &script);
+    // All of it: what was written last stands in a file beside the store.
+    for part in ["", "-wal", "-shm", "-queue"] {
+        let (from, to) = (lab.path(&format!("locks.db{part}")), lab.path(&format!("away.db{part}")));
+        assert!(std::fs::rename(from, to).is_ok() || !part.is_empty());
+    }
+    let away = lab.path("away.db");
+
+    let look = format!("kill -0 {} && echo alive", running.child.as_raw_nonzero());
+    let mut next = lab.command(["run", "-q", "-w", "120s", "k", "--", "sh", "-c", &look]);
+    next.env("SYNCGUARD_URL", format!("sqlite:{}", away.display()));
+    let seen = support::finish(next.spawn().unwrap());
+
+    assert_eq!((seen.code, seen.stdout.as_str()), (Some(0), "alive\n"), "{seen:?}");
+    std::fs::write(end, "").unwrap();
+    assert_eq!(running.finish().code, Some(79));
+}
+
 #[test]
 fn after_a_loss_respawn_waits_for_the_lock_and_starts_again() {
     let lab = Lab::new();

@@ -18,6 +18,7 @@ use crate::belief::Granted;
 use crate::handle::NewHold;
 use crate::in_flight::InFlight;
 use crate::plan::Plan;
+use crate::seeded::{self, SeededBug};
 use crate::shared::Shared;
 use crate::sync::{Handle, Instant, sleep_until, timeout_at};
 use crate::{
@@ -232,7 +233,9 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
                 Tried::Contended(contention)
             }
             Err(error) => {
-                if error.is_ambiguous() {
+                if seeded::has(SeededBug::NewIdOnRetry) {
+                    self.lock_id = self.shared.backend.new_lock_id(&self.plan.key);
+                } else if error.is_ambiguous() {
                     self.unknown_since = Some(sent);
                 }
                 Tried::Failed(error.with_key(&self.plan.key).with_lock_id(&self.lock_id))
@@ -242,9 +245,8 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
 
     fn granted(&mut self, lease: Lease<F>, sent: BootTime) -> Tried<F> {
         let received = self.shared.clock.boot();
-        let counted_from = crate::seeded::counted_from(sent, received);
-        let granted =
-            Granted { sent: counted_from, ttl: self.plan.ttl, expires_at: lease.expires_at, left: lease.left() };
+        let granted = Granted { sent, ttl: self.plan.ttl, expires_at: lease.expires_at, left: lease.left() };
+        let granted = seeded::granted(granted, received, &*self.shared.clock);
         if received >= granted.deadline() {
             self.unknown_since = Some(sent);
             self.change_id();

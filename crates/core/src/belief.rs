@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use crate::seeded::{self, SeededBug};
 use crate::{BootTime, LossReason, Timestamp, Ttl};
 
 /// What a holder believes. Lives behind the mutex of its handle; every change is one method, so no half of one is ever
@@ -165,7 +166,7 @@ impl Granted {
     /// holder believe too long.
     pub(crate) fn deadline(&self) -> BootTime {
         let by_request = deadline(self.sent, self.ttl);
-        match self.left.filter(|_| crate::seeded::heeds_the_age()) {
+        match self.left.filter(|_| !seeded::has(SeededBug::IgnoresTheAge)) {
             Some(left) => by_request.min(self.sent + left.saturating_sub(margin(self.ttl))),
             None => by_request,
         }
@@ -238,6 +239,14 @@ mod tests {
         assert_eq!(belief.remaining(at(5_000)), Duration::from_millis(BELIEVED_MS));
         assert!(!belief.renew(granted(14_000, TTL_MS), at(14_900)));
         assert_eq!(belief.notice(at(14_900)), Noticed::Over(LossReason::Expired));
+    }
+
+    #[test]
+    fn a_renewal_replaces_what_people_are_told_of_the_lease() {
+        let mut belief = belief();
+        let renewed = Granted { expires_at: Timestamp::from_millis(7), ..granted(5_000, 20_000) };
+        assert!(belief.renew(renewed, at(5_000)));
+        assert_eq!((belief.ttl().as_millis(), belief.expires_at().as_millis()), (20_000, 7));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::belief::{Belief, Granted, Noticed};
 use crate::heartbeat::Renewal;
+use crate::seeded::{self, SeededBug};
 use crate::shared::Shared;
 use crate::sync::{Handle, Mutex, MutexGuard, Notify, sleep, timeout};
 use crate::{
@@ -175,7 +176,7 @@ impl<F: FenceToken> LockHandle<F> {
     pub async fn lost(&self) -> LossReason {
         loop {
             self.remaining_below(Duration::ZERO).await;
-            if let Some(reason) = self.loss() {
+            if let Some(reason) = self.0.loss_at(self.0.shared.clock.boot()) {
                 return reason;
             }
         }
@@ -245,7 +246,7 @@ impl<F: FenceToken> LockHandle<F> {
     /// Extends for whoever has the turn.
     pub(crate) async fn extend_in_turn(&self, ttl: Ttl) -> Result<ExtendOutcome> {
         let held = &self.0;
-        if self.loss().is_some() {
+        if self.loss().is_some_and(|reason| !is_renewed_after(reason)) {
             return Ok(ExtendOutcome::Absent(None));
         }
         let sent = held.shared.clock.boot();
@@ -303,8 +304,13 @@ impl<F: FenceToken> HeldLock<F> {
     }
 
     pub(crate) fn loss(&self) -> Option<LossReason> {
+        let asks_the_clock = !seeded::has(SeededBug::LossOnlyByTheTask);
+        self.loss_at(if asks_the_clock { self.shared.clock.boot() } else { self.acquired })
+    }
+
+    fn loss_at(&self, now: BootTime) -> Option<LossReason> {
         // Bound to a name first: the arms must not run with the belief locked.
-        let noticed = self.belief().notice(self.shared.clock.boot());
+        let noticed = self.belief().notice(now);
         match noticed {
             Noticed::Held => None,
             Noticed::Over(reason) => Some(reason),
@@ -360,6 +366,14 @@ impl<F: FenceToken> HeldLock<F> {
         let answer = timeout(extend_bound(ttl), self.shared.extend(&self.lock_id, ttl)).await;
         let answer = answer.unwrap_or_else(|_| Err(no_answer()));
         answer.map_err(|error| error.with_key(&self.key).with_lock_id(&self.lock_id))
+    }
+}
+
+/// Never, but for the mistakes that the tests must see.
+fn is_renewed_after(loss: LossReason) -> bool {
+    match loss {
+        LossReason::Released => seeded::has(SeededBug::RenewsTheReleased),
+        _ => seeded::has(SeededBug::RenewsTheLost),
     }
 }
 

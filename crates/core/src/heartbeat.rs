@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::handle::{HeldLock, extend_bound, no_answer};
+use crate::seeded::{self, SeededBug};
 use crate::standby::{Renewable, Ticket};
 use crate::sync::{Instant, sleep, sleep_until, timeout};
 use crate::{BootTime, ExtendOutcome, FenceToken, LockHandle, Result, Ttl, trace};
@@ -89,7 +90,7 @@ async fn renew<F: FenceToken>(lock: LockHandle<F>, plan: KeepAlive) {
         lock.0.promise_within(due.saturating_duration_since(Instant::now()));
         tokio::select! {
             () = sleep_until(due) => {}
-            _ = lock.lost() => return,
+            _ = lock.lost(), if !goes_on_when_it_is_over() => return,
             () = changed => continue,
         }
         match extend_as_the_task(&lock, plan.ttl).await {
@@ -97,12 +98,20 @@ async fn renew<F: FenceToken>(lock: LockHandle<F>, plan: KeepAlive) {
             Ok(ExtendOutcome::Absent(_)) => return,
             Err(error) => {
                 trace::renewal_failed(&error, lock.key());
+                if seeded::has(SeededBug::OneFailureEndsRenewal) {
+                    return;
+                }
                 // Sooner than the next turn, so that the lease has room for several failures.
                 let pause = (plan.every / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
                 due = Instant::now() + pause;
             }
         }
     }
+}
+
+/// One of the mistakes that the tests must see.
+fn goes_on_when_it_is_over() -> bool {
+    seeded::has(SeededBug::RenewsTheLost) || seeded::has(SeededBug::RenewsTheReleased)
 }
 
 async fn extend_as_the_task<F: FenceToken>(lock: &LockHandle<F>, ttl: Ttl) -> Result<ExtendOutcome> {

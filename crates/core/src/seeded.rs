@@ -1,51 +1,122 @@
 //! Which mistakes must the tests be able to see?
 //!
-//! Built with `--cfg syncguard_seeded_bugs`, a test can switch one of the classic mistakes on for its own thread and
-//! prove that it turns red. Without it these functions are the right rule and nothing else.
+//! Built with `--cfg syncguard_seeded_bugs`, a test can switch one of the classic mistakes on and prove that the test
+//! named for it in `docs/guarantees.md` turns red. In every other build [`has`] is `false` for the compiler already, and
+//! nothing of this is left.
 
 use crate::BootTime;
+use crate::belief::Granted;
+use crate::time::Clock;
+use std::sync::Arc;
 
 /// The mistakes that can be switched on.
-#[cfg(syncguard_seeded_bugs)]
+#[cfg_attr(not(syncguard_seeded_bugs), allow(unreachable_pub, reason = "public in the build that plants them"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeededBug {
     /// The deadline counts from the reply: a slow reply lets the guard outlive its lease.
     DeadlineFromReply,
+    /// The deadline is the stored expiry, read on this machine's wall clock.
+    DeadlineByTheWall,
     /// A lease that is owned up to counts as new.
     IgnoresTheAge,
+    /// Leases are measured on a clock that stands still while the machine sleeps.
+    ClockStopsInSleep,
+    /// Renewal goes on after the lock was lost.
+    RenewsTheLost,
+    /// Renewal goes on after the lock was released.
+    RenewsTheReleased,
+    /// One failed renewal ends renewal.
+    OneFailureEndsRenewal,
+    /// Only the task that waits for the loss sets it; whoever asks in between is told of an old state.
+    LossOnlyByTheTask,
+    /// A retry after a lost reply asks under a new id and forgets the old one.
+    NewIdOnRetry,
+    /// The release heeds the caller's cancelled token.
+    ReleaseUnderTheCallersToken,
+    /// Dropping a guard spawns on whatever runtime there is.
+    DropSpawnsWithoutAHandle,
+    /// Fences are written without leading zeros.
+    UnpaddedFence,
+    /// The limit of fences is compared as text.
+    LimitComparedAsText,
+    /// Keys are taken as they come.
+    NoNormalisation,
+    /// Errors show the key.
+    RawKeyInErrors,
+    /// Waiters march in step.
+    NoJitter,
 }
 
-#[cfg(syncguard_seeded_bugs)]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<SeededBug>> = const { std::cell::Cell::new(None) };
-}
-
-/// Switches a mistake on (or, with `None`, off) for this thread.
-#[cfg(syncguard_seeded_bugs)]
-pub fn plant(bug: Option<SeededBug>) {
-    PLANTED.set(bug);
-}
-
-/// From when a lease counts: from the moment its request was sent.
-#[cfg(syncguard_seeded_bugs)]
-pub(crate) fn counted_from(sent: BootTime, received: BootTime) -> BootTime {
-    if PLANTED.get() == Some(SeededBug::DeadlineFromReply) { received } else { sent }
-}
-
-/// From when a lease counts: from the moment its request was sent.
+/// Whether a mistake is switched on.
 #[cfg(not(syncguard_seeded_bugs))]
-pub(crate) fn counted_from(sent: BootTime, _received: BootTime) -> BootTime {
-    sent
+pub(crate) const fn has(_: SeededBug) -> bool {
+    false
 }
 
-/// Whether a lease that is owned up to lasts only as long as the backend says.
 #[cfg(syncguard_seeded_bugs)]
-pub(crate) fn heeds_the_age() -> bool {
-    PLANTED.get() != Some(SeededBug::IgnoresTheAge)
+pub use planting::{Planted, plant};
+
+#[cfg(syncguard_seeded_bugs)]
+pub(crate) use planting::has;
+
+#[cfg(syncguard_seeded_bugs)]
+mod planting {
+    use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+    use super::SeededBug;
+
+    static PLANTED: RwLock<Option<SeededBug>> = RwLock::new(None);
+    static TURN: Mutex<()> = Mutex::new(());
+
+    /// A mistake that is switched on, until this is dropped.
+    pub struct Planted(#[allow(dead_code, reason = "held for its drop")] MutexGuard<'static, ()>);
+
+    /// Switches a mistake on, on all threads. Tests that do so take turns.
+    #[must_use]
+    pub fn plant(bug: SeededBug) -> Planted {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        *PLANTED.write().unwrap_or_else(PoisonError::into_inner) = Some(bug);
+        Planted(turn)
+    }
+
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            *PLANTED.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    pub(crate) fn has(bug: SeededBug) -> bool {
+        *PLANTED.read().unwrap_or_else(PoisonError::into_inner) == Some(bug)
+    }
 }
 
-/// Whether a lease that is owned up to lasts only as long as the backend says.
-#[cfg(not(syncguard_seeded_bugs))]
-pub(crate) fn heeds_the_age() -> bool {
-    true
+/// From when, and for how long, a lease is believed in: as it was granted.
+pub(crate) fn granted(granted: Granted, received: BootTime, clock: &dyn Clock) -> Granted {
+    if has(SeededBug::DeadlineFromReply) {
+        return Granted { sent: received, ..granted };
+    }
+    if has(SeededBug::DeadlineByTheWall) {
+        let left = Some(granted.expires_at.since(clock.wall()));
+        return Granted { sent: received, left, ..granted };
+    }
+    granted
+}
+
+/// The clock that leases are measured on.
+pub(crate) fn clock(clock: Arc<dyn Clock>) -> Arc<dyn Clock> {
+    if has(SeededBug::ClockStopsInSleep) { Arc::new(Timers(clock)) } else { clock }
+}
+
+/// The clock of timers, which stands still while the machine sleeps.
+#[derive(Debug)]
+struct Timers(Arc<dyn Clock>);
+
+impl Clock for Timers {
+    fn boot(&self) -> BootTime {
+        crate::TokioClock.boot()
+    }
+
+    fn wall(&self) -> crate::Timestamp {
+        self.0.wall()
+    }
 }

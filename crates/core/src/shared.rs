@@ -35,7 +35,7 @@ impl<F: FenceToken> Shared<F> {
     ) -> Self {
         trace::describe_metrics();
         let name = Arc::from(backend.capabilities().backend.as_ref());
-        Self { backend, clock, background: Background::default(), on_release_error, name }
+        Self { backend, clock: crate::seeded::clock(clock), background: Background::default(), on_release_error, name }
     }
 
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {

@@ -295,9 +295,9 @@ fn a_failure_that_is_wrongly_called_certain_makes_no_two_believers() {
 fn a_lease_of_unknown_age_that_counts_as_new_is_caught() {
     use syncguard_core::seeded::{SeededBug, plant};
 
-    plant(Some(SeededBug::IgnoresTheAge));
+    let planted = plant(SeededBug::IgnoresTheAge);
     let tallies = [simulate(0..4_000, true)];
-    plant(None);
+    drop(planted);
 
     let overlaps = total(&tallies, Tally::OVERLAPS);
     println!("simulation with lost replies called certain and their age ignored: {overlaps} overlaps in 4000 seeds");
@@ -309,9 +309,9 @@ fn a_lease_of_unknown_age_that_counts_as_new_is_caught() {
 fn a_deadline_counted_from_the_reply_is_caught() {
     use syncguard_core::seeded::{SeededBug, plant};
 
-    plant(Some(SeededBug::DeadlineFromReply));
+    let planted = plant(SeededBug::DeadlineFromReply);
     let tally = simulate(0..2_000, false);
-    plant(None);
+    drop(planted);
 
     let tallies = [tally];
     let wrong = total(&tallies, Tally::OVERLAPS) + total(&tallies, Tally::LATE);

@@ -70,6 +70,10 @@ pub enum Flaw {
     CutsLongKeys,
     /// Namespaces share their locks.
     SharesNamespaces,
+    /// Namespaces share the locks whose names are too long to be stored as they are.
+    HashesWithoutTheNamespace,
+    /// A lock is stored where the counter of another one is.
+    CountersAmongKeys,
     /// A value that is no lock counts as free.
     TakesForeignForFree,
     /// Errors show the key.
@@ -128,6 +132,8 @@ impl Flaw {
         (Self::FoldsCase, "upper_and_lower_case_are_two_locks"),
         (Self::CutsLongKeys, "long_keys_that_differ_at_the_end_are_two_locks"),
         (Self::SharesNamespaces, "two_namespaces_never_see_each_other"),
+        (Self::HashesWithoutTheNamespace, "two_namespaces_never_see_each_other"),
+        (Self::CountersAmongKeys, "a_key_in_the_form_of_a_counter_is_a_lock_or_refused"),
         (Self::TakesForeignForFree, "a_value_that_is_no_lock_is_never_free"),
         (Self::LeaksRawNames, "errors_show_no_raw_name"),
         (Self::ForgetsItsWaiters, "a_release_by_another_client_wakes_a_waiter"),

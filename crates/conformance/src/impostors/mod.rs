@@ -95,11 +95,15 @@ impl Impostor {
             Some(Flaw::CutsLongKeys) => name.chars().take(500).collect(),
             _ => name.to_owned(),
         };
-        if self.has(Flaw::SharesNamespaces) { name } else { format!("{}:{name}", self.namespace) }
+        if self.is_shared(&name) { name } else { format!("{}:{name}", self.namespace) }
+    }
+
+    fn is_shared(&self, name: &str) -> bool {
+        self.has(Flaw::SharesNamespaces) || (self.has(Flaw::HashesWithoutTheNamespace) && name.len() > 400)
     }
 
     fn is_mine(&self, place: &str) -> bool {
-        self.has(Flaw::SharesNamespaces) || place.starts_with(&format!("{}:", self.namespace))
+        self.is_shared(place) || place.starts_with(&format!("{}:", self.namespace))
     }
 
     fn live(&self, expires_at: Timestamp, now: Timestamp) -> bool {
@@ -164,6 +168,10 @@ impl Impostor {
             store.places.insert(place.clone(), Place::Lock(stored.clone()));
         }
         stored.fence = self.next_fence(store, request.key)?;
+        if let Some(counted) = request.key.as_str().strip_prefix("fence:").filter(|_| self.has(Flaw::CountersAmongKeys))
+        {
+            store.counters.remove(&format!("{}:{counted}", self.namespace));
+        }
         let lease = Lease::new(stored.fence, stored.expires_at).observed_at(now);
         store.places.insert(place, Place::Lock(stored));
         Ok(AcquireOutcome::Acquired(lease))

@@ -192,6 +192,39 @@ async fn without_the_row_lock_both_succeed_so_the_trials_can_fail() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_counts_from_the_begin_of_its_transaction_is_caught() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    drop(tables.at(&url).connect().await.unwrap());
+    let (own, wrong) = (literal::acquire_statement(&tables), "now()");
+    let by_the_begin = own.replace("clock_timestamp()", wrong);
+    let mut left = Vec::new();
+    for (key, statement) in [("own", own), ("wrong", by_the_begin)] {
+        let mut blocker = sql(&url).await;
+        let tx = blocker.transaction().await.unwrap();
+        tx.execute("SELECT pg_advisory_xact_lock(hashtext($1))", &[&key]).await.unwrap();
+        let mut client = sql(&url).await;
+        let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let waiter = tokio::spawn(async move {
+            let id = LockId::random();
+            literal::acquire_by(&mut client, &statement, key, id.as_str(), 60_000).await.expect("nobody holds it")
+        });
+        let peek = sql(&url).await;
+        let waits = async || {
+            let sql = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted";
+            peek.query_one(sql, &[&pid]).await.unwrap().get::<_, i64>(0) > 0
+        };
+        assert!(eventually(PATIENCE, waits).await, "the acquire does not wait for the advisory lock");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let freed = SystemClock.wall();
+        tx.rollback().await.unwrap();
+        left.push(Timestamp::from_millis(waiter.await.unwrap()).since(freed));
+    }
+    let minute = Duration::from_secs(60);
+    assert!(left[0] >= minute, "this crate's statement counts from the wait's end: {left:?}");
+    assert!(left[1] < minute, "the check of whole leases cannot fail: {left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_granted_after_a_long_wait_on_the_server_is_whole() {
     let (url, tables) = (postgres_url(), Tables::fresh());
     let builder = tables.at(&url).lock_timeout(Duration::from_secs(10)).timeout(Duration::from_secs(20));

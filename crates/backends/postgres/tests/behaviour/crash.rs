@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::literal;
 use crate::support::{self, Tables};
-use syncguard_core::{Clock, Fence, LockBackend, Locker, SystemClock};
+use syncguard_core::{Clock, Fence, LockBackend, LockId, Locker, SystemClock};
 use syncguard_testkit::{PostgresOptions, PostgresServer};
 use tokio::sync::Mutex;
 
@@ -93,6 +94,40 @@ async fn assert_counters_cover(url: &str, tables: &Tables, history: &BTreeMap<(u
         let stored: i64 = client.query_one(&statement, &[&format!("fence:k{key}")]).await.unwrap().get(0);
         assert!(u64::try_from(stored).unwrap() >= highest);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_own_setting_a_killed_server_repeats_fences() {
+    // The same statement in a transaction that takes over what the server is set to.
+    let options = PostgresOptions::new().config("synchronous_commit = off").config("wal_writer_delay = 10s");
+    let mut server = PostgresServer::start(options);
+    let (url, tables) = (server.url(), Tables::fresh());
+    drop(tables.at(&url).connect().await.unwrap());
+    let statement = literal::acquire_statement(&tables);
+    // Not every kill loses something: the server writes full pages at once.
+    for round in 0..10 {
+        let mut client = support::sql(&url).await;
+        let keys: Vec<String> = (0..10).map(|number| format!("{round}-{number}")).collect();
+        for key in &keys {
+            let id = LockId::random();
+            assert!(literal::acquire_by(&mut client, &statement, key, id.as_str(), 600_000).await.is_some());
+        }
+        server = tokio::task::spawn_blocking(move || {
+            server.kill_hard();
+            server.restart();
+            server
+        })
+        .await
+        .unwrap();
+        let client = support::sql(&url).await;
+        let count = format!("SELECT count(*) FROM {} WHERE fence_key LIKE 'fence:{round}-%'", tables.fences);
+        let kept: i64 = client.query_one(&count, &[]).await.unwrap().get(0);
+        if usize::try_from(kept).unwrap() < keys.len() {
+            println!("{kept} of {} counters that were acknowledged are there after the kill", keys.len());
+            return;
+        }
+    }
+    panic!("ten kills lost nothing: the test of killed servers proves nothing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

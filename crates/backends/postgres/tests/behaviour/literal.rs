@@ -58,26 +58,41 @@ pub(crate) async fn acquire_without_row_lock(
     lock_id: &str,
     ttl: i64,
 ) -> bool {
+    acquire_by(client, &broken_acquire(tables), key, lock_id, ttl).await.is_some()
+}
+
+/// Acquires by a statement with the parameters of this crate's, under the advisory lock and without anything else that
+/// this crate sets for its transaction. When the lease ends, if it was granted.
+pub(crate) async fn acquire_by(
+    client: &mut Client,
+    statement: &str,
+    key: &str,
+    lock_id: &str,
+    ttl: i64,
+) -> Option<i64> {
     let tx = client.transaction().await.unwrap();
     tx.execute("SELECT pg_advisory_xact_lock(hashtext($1))", &[&key]).await.unwrap();
     let counter = format!("fence:{key}");
-    let row = tx
-        .query_one(&broken_acquire(tables), &[&key, &counter, &lock_id, &ttl, &key, &false, &None::<String>])
-        .await
-        .unwrap();
-    let taken: Option<i64> = row.get("expires_at_ms");
+    let row = tx.query_one(statement, &[&key, &counter, &lock_id, &ttl, &key, &false, &None::<String>]).await.unwrap();
+    let expires_at = row.get("expires_at_ms");
     tx.commit().await.unwrap();
-    taken.is_some()
+    expires_at
+}
+
+/// This crate's statement, as it is sent in a transaction.
+pub(crate) fn acquire_statement(tables: &Tables) -> String {
+    let lines = include_str!("../../sql/acquire.sql").lines().filter(|line| !line.ends_with(" -- if alone"));
+    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    text.replace("{locks}", &tables.locks).replace("{fences}", &tables.fences)
 }
 
 /// A copy of the statement with two lines taken out: the row lock, and the upsert's second look at the row under its
 /// own lock.
 fn broken_acquire(tables: &Tables) -> String {
-    let lines = include_str!("../../sql/acquire.sql").lines().filter(|line| !line.ends_with(" -- if alone"));
-    let mut text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    let mut text = acquire_statement(tables);
     for line in ["    FOR UPDATE\n", "        WHERE l.expires_at_ms <= EXCLUDED.acquired_at_ms - 1000\n"] {
         assert_eq!(text.matches(line).count(), 1, "the statement has changed: {line}");
         text = text.replace(line, "");
     }
-    text.replace("{locks}", &tables.locks).replace("{fences}", &tables.fences)
+    text
 }
