@@ -141,9 +141,12 @@ fn cut_all(cuts: u64, seed: Option<u64>) -> Result<bool> {
             clean &= cut.lost == 0;
         }
     }
-    let control = one(Powered::UnsyncedRedis, 0)?;
-    println!("control, a Redis that never syncs: {} of {} keys lost fences", control.lost, control.keys);
-    Ok(clean && control.lost > 0)
+    for powered in Powered::CONTROLS {
+        let control = one(powered, 0)?;
+        println!("control, {powered:?}: {} of {} keys lost fences", control.lost, control.keys);
+        clean &= control.lost > 0;
+    }
+    Ok(clean)
 }
 
 fn run_all(

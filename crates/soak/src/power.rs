@@ -4,8 +4,13 @@
 //! and the image of that moment is all that is left: what the system had not written through is gone. On that disk the
 //! storage starts again, and the next fence of every key must be above each one that was given. Where nothing is synced
 //! fences come again, so the cut is a real one.
+//!
+//! SQLite syncs promises alone, and needs to see that the machine was started again: its workers see an earlier boot than
+//! the one after the cut. Where they see the same one, fences come again as well.
 
 use std::collections::HashMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,8 +31,12 @@ use crate::worker::Orders;
 /// What is cut off from its power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Powered {
-    /// A file.
+    /// A file that promises fences ahead, and a machine that boots after the cut.
     Sqlite,
+    /// A file whose every acquire is synced. Nobody notices the boot.
+    SyncedSqlite,
+    /// The control: a file that promises fences ahead, and nobody notices the boot.
+    SqliteWithoutBoot,
     /// A Redis that syncs its append-only file before every reply.
     Redis,
     /// A `PostgreSQL` that is set to commit without waiting for its disk: acquire asks for more by itself.
@@ -38,7 +47,10 @@ pub enum Powered {
 
 impl Powered {
     /// Those that promise to survive.
-    pub const DURABLE: [Self; 3] = [Self::Sqlite, Self::Redis, Self::Postgres];
+    pub const DURABLE: [Self; 4] = [Self::Sqlite, Self::SyncedSqlite, Self::Redis, Self::Postgres];
+
+    /// Those that must lose, or the others prove nothing.
+    pub const CONTROLS: [Self; 2] = [Self::SqliteWithoutBoot, Self::UnsyncedRedis];
 }
 
 /// What a power cut left.
@@ -62,10 +74,12 @@ pub fn cut_power(powered: Powered, program: PathBuf, folder: &Path, seed: u64) -
     // What the set-up wrote is on the disk; the work's writes must get there by themselves.
     disk.sync()?;
     let orders = (0..2).map(|worker| orders(&server.url(), folder, seed + worker)).collect();
+    let boot = tempfile::tempdir()?;
+    let program = if powered == Powered::Sqlite { in_an_earlier_boot(&program, boot.path())? } else { program };
     let mut fleet = Fleet::start(program, folder.to_owned(), orders)?;
     wait_for("fences to be given", Duration::from_mins(2), || Ok((fences_given(folder)? >= 40).then_some(())))?;
     std::thread::sleep(Duration::from_millis(seed * 7_919 % 900));
-    if matches!(server, Server::File(_)) {
+    if matches!(server, Server::File(..)) {
         (0..fleet.len()).try_for_each(|number| fleet.signal(number, Signal::STOP))?;
     }
     server.freeze();
@@ -77,6 +91,17 @@ pub fn cut_power(powered: Powered, program: PathBuf, folder: &Path, seed: u64) -
     server.restart();
     let lost = count_lost(&server.url(), &given)?;
     Ok(Some(Cut { given: count, keys: given.len(), lost }))
+}
+
+/// A program that runs `program` where the machine seems to be in the boot before this one.
+fn in_an_earlier_boot(program: &Path, folder: &Path) -> Result<PathBuf> {
+    let (boot_id, wrapper) = (folder.join("boot_id"), folder.join("worker"));
+    fs::write(&boot_id, "0f1e2d3c-4b5a-4697-8879-6a5b4c3d2e1f\n")?;
+    let mount = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@""#;
+    let (boot_id, program) = (boot_id.display(), program.display());
+    fs::write(&wrapper, format!("#!/bin/sh\nexec unshare --mount sh -c '{mount}' '{boot_id}' '{program}' \"$@\"\n"))?;
+    fs::set_permissions(&wrapper, Permissions::from_mode(0o700))?;
+    Ok(wrapper)
 }
 
 fn orders(url: &str, folder: &Path, seed: u64) -> Orders {
@@ -128,7 +153,8 @@ fn count_lost(url: &str, given: &HashMap<String, u64>) -> Result<usize> {
 }
 
 enum Server {
-    File(PathBuf),
+    /// Where it is, and how it is opened.
+    File(PathBuf, &'static str),
     Redis(RedisServer),
     Postgres(PostgresServer),
 }
@@ -137,7 +163,8 @@ impl Server {
     fn start(powered: Powered, disk: &Path) -> Result<Self> {
         let redis = |sync| RedisServer::try_start(RedisOptions::new().appendonly(sync).on_disk(disk));
         Ok(match powered {
-            Powered::Sqlite => Self::File(disk.join("locks.db")),
+            Powered::Sqlite | Powered::SqliteWithoutBoot => Self::File(disk.join("locks.db"), "normal"),
+            Powered::SyncedSqlite => Self::File(disk.join("locks.db"), "full"),
             Powered::Redis => Self::Redis(redis(Appendonly::Always)?),
             Powered::UnsyncedRedis => Self::Redis(redis(Appendonly::Never)?),
             Powered::Postgres => {
@@ -149,7 +176,7 @@ impl Server {
 
     fn url(&self) -> String {
         match self {
-            Self::File(path) => format!("sqlite:{}", path.display()),
+            Self::File(path, synchronous) => format!("sqlite:{}?synchronous={synchronous}", path.display()),
             Self::Redis(server) => server.url(),
             Self::Postgres(server) => server.url(),
         }
@@ -157,7 +184,7 @@ impl Server {
 
     fn freeze(&self) {
         match self {
-            Self::File(_) => {}
+            Self::File(..) => {}
             Self::Redis(server) => server.pause(),
             Self::Postgres(server) => server.pause(),
         }
@@ -166,7 +193,7 @@ impl Server {
     /// Kills what was frozen and starts on what the disk has now.
     fn restart(&mut self) {
         match self {
-            Self::File(_) => {}
+            Self::File(..) => {}
             Self::Redis(server) => server.restart(),
             Self::Postgres(server) => {
                 // Frozen children would keep the dead one's memory, and a new server would not start beside them.

@@ -1,2 +1,2 @@
 -- A key's fence counter. ?1 fence key. Answers: at most one row.
-SELECT fence FROM syncguard_fence_counters WHERE fence_key = ?1
+SELECT fence, given, promised, boot FROM syncguard_fence_counters WHERE fence_key = ?1

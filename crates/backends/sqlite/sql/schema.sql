@@ -1,7 +1,7 @@
 -- The tables of a fresh file. Arguments: none. Answers: none.
 --
--- Columns as in the Postgres layout, plus what is told to people: `label`, and the columns of `holder_columns.sql`, which
--- files of the first version lack. STRICT keeps a foreign writer from storing text where a number must be; WITHOUT ROWID
+-- Columns as in the Postgres layout, plus what is told to people: `label`, and the columns of `holder_columns.sql` and
+-- `promise_columns.sql`, which are added to files that lack them. STRICT keeps a foreign writer from storing text where a number must be; WITHOUT ROWID
 -- saves one B-tree per lock.
 CREATE TABLE syncguard_locks (
     key            TEXT    NOT NULL PRIMARY KEY,

@@ -10,17 +10,18 @@ use tokio::sync::oneshot;
 
 use crate::backend::SqliteBackend;
 use crate::error::Fault;
-use crate::pool;
+use crate::{pool, reserve};
 
 /// When an acquisition counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Synchronous {
-    /// When it is on the disk: a power cut never makes a fence repeat. The default.
-    #[default]
+    /// When it is on the disk: a power cut undoes no lock.
     Full,
-    /// When the system has it: several times faster, safe against crashes of programs, but a power cut may undo the
-    /// last acquisitions and **their fences may then be given again**.
+    /// When the system has it: several times faster. A power cut may undo the last locks, as it ends their holders, but
+    /// never makes a fence repeat: fences are promised to the disk ahead. The default. Where the system does not tell its
+    /// boots apart this is [`Full`](Self::Full).
+    #[default]
     Normal,
 }
 
@@ -88,7 +89,8 @@ impl SqliteBuilder {
     pub async fn connect(self) -> Result<SqliteBackend> {
         check_mode(self.mode)?;
         let (answer, opened) = oneshot::channel();
-        let (path, durable, mode) = (self.path, self.synchronous == Synchronous::Full, self.mode);
+        let (path, mode) = (self.path, self.mode);
+        let durable = self.synchronous == Synchronous::Full || reserve::boot().is_none();
         // Opening waits for the disk, and perhaps for another process: not on a thread that serves tasks.
         let opening = move || _ = answer.send(pool::open(&path, durable, mode));
         pool::start_thread("syncguard-open", opening).map_err(|fault| fault.error())?;

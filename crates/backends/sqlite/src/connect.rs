@@ -21,8 +21,13 @@ pub(crate) const APPLICATION_ID: i32 = 0x5347_4c4b;
 pub(crate) const VERSION: i32 = 1;
 
 const SCHEMA: &str = include_str!("../sql/schema.sql");
-const HOLDER_COLUMNS: &str = include_str!("../sql/holder_columns.sql");
-const HAS_HOLDER_COLUMNS: &str = include_str!("../sql/has_holder_columns.sql");
+
+/// What files of earlier versions lack: how to see it, and how to add it. The layout keeps its number, because programs of
+/// those versions go on using the file.
+const ADDITIONS: [(&str, &str); 2] = [
+    (include_str!("../sql/has_holder_columns.sql"), include_str!("../sql/holder_columns.sql")),
+    (include_str!("../sql/has_promise_columns.sql"), include_str!("../sql/promise_columns.sql")),
+];
 
 // Our own writers queue before they get here. What is left to wait for is a foreign program or a recovery.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,8 +54,8 @@ pub(crate) struct Unclaimed {
 pub(crate) fn open(path: &Path) -> Result<Unclaimed, Fault> {
     let db = connect(path)?;
     let is_ready = match look_at_once(path, &db)? {
-        Found::Ours { is_complete } => {
-            is_complete && journal_mode(&db).map_err(|error| Fault::while_opening(path, &error))? == "wal"
+        Found::Ours { lacks } => {
+            lacks.is_empty() && journal_mode(&db).map_err(|error| Fault::while_opening(path, &error))? == "wal"
         }
         Found::Empty => false,
     };
@@ -80,8 +85,8 @@ fn look_at_once(path: &Path, db: &Connection) -> Result<Found, Fault> {
 
 enum Found {
     Ours {
-        /// Whether it has every column that this version writes.
-        is_complete: bool,
+        /// What adds the columns that it lacks.
+        lacks: Vec<&'static str>,
     },
     Empty,
 }
@@ -94,7 +99,7 @@ fn look(path: &Path, db: &Connection) -> Result<Found, Fault> {
     let version = number("PRAGMA user_version").map_err(opening)?;
     if application == APPLICATION_ID {
         if version == VERSION {
-            return Ok(Found::Ours { is_complete: number(HAS_HOLDER_COLUMNS).map_err(opening)? == 1 });
+            return lacks(db).map(|lacks| Found::Ours { lacks }).map_err(opening);
         }
         return Err(Fault::invalid(format!("{shown} has layout {version}, this program knows {VERSION}"))
             .hint("use a newer syncguard for this file, or another file"));
@@ -117,19 +122,31 @@ fn make_ours(path: &Path, db: &Connection) -> Result<(), Fault> {
     // The first bytes of the file must survive a power cut as well as the first fence.
     db.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE").map_err(opening)?;
     let result = look(path, db).and_then(|found| match found {
-        // Another process was quicker.
-        Found::Ours { is_complete: true } => Ok(()),
-        // The layout keeps its number: programs of the first version go on using the file.
-        Found::Ours { is_complete: false } => db.execute_batch(HOLDER_COLUMNS).map_err(opening),
-        Found::Empty => db
-            .execute_batch(SCHEMA)
-            .and_then(|()| db.pragma_update(None, "application_id", APPLICATION_ID))
-            .and_then(|()| db.pragma_update(None, "user_version", VERSION))
-            .map_err(opening),
+        // Nothing to add: another process was quicker.
+        Found::Ours { lacks } => lacks.iter().try_for_each(|sql| db.execute_batch(sql)).map_err(opening),
+        Found::Empty => make_tables(db).map_err(opening),
     });
     let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let ended = db.execute_batch(end).map_err(opening);
     result.and(ended)
+}
+
+fn make_tables(db: &Connection) -> rusqlite::Result<()> {
+    db.execute_batch(SCHEMA)?;
+    lacks(db)?.iter().try_for_each(|sql| db.execute_batch(sql))?;
+    db.pragma_update(None, "application_id", APPLICATION_ID)?;
+    db.pragma_update(None, "user_version", VERSION)
+}
+
+/// What adds to the file what it lacks.
+fn lacks(db: &Connection) -> rusqlite::Result<Vec<&'static str>> {
+    let mut lacks = Vec::new();
+    for (has, add) in ADDITIONS {
+        if !db.query_row(has, [], |row| row.get(0))? {
+            lacks.push(add);
+        }
+    }
+    Ok(lacks)
 }
 
 /// How the file keeps its log.

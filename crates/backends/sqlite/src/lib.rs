@@ -3,7 +3,7 @@
 //! In one SQLite file that all processes of a machine share. [`SqliteBackend`] keeps the whole contract: fences that
 //! survive kills and power cuts, leases on this machine's clock, waiters that are woken across processes.
 //!
-//! * Many operations share one commit: a lone task pays one fsync for a lock, a hundred tasks pay about as little each.
+//! * Many operations share one commit, and fences are promised to the disk ahead: hardly any lock waits for an fsync.
 //! * Many processes queue for their turn instead of starving each other.
 //! * A file that is not ours, damaged, replaced, or on a network filesystem is an error that says so; nothing is
 //!   overwritten.
@@ -29,6 +29,7 @@ mod names;
 mod operations;
 mod pool;
 mod queue;
+mod reserve;
 mod row;
 mod url;
 mod writer;

@@ -7,17 +7,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use syncguard_core::time::{CLEANUP_GUARD_MS, free_in, is_live};
 use syncguard_core::{
-    AbsentReason, AcquireOutcome, AskOutcome, Clock, Contention, ExtendOutcome, Extension, Fence, Key, Label, Lease,
+    AbsentReason, AcquireOutcome, AskOutcome, Clock, Contention, ExtendOutcome, Extension, Key, Label, Lease,
     LockError, LockId, ReleaseOutcome, Timestamp, Ttl,
 };
 
+use crate::reserve::Giver;
 use crate::row::{Stored, lock_of_id, lock_of_key};
 
-const COUNTER: &str = include_str!("../sql/counter.sql");
-const RAISE_COUNTER: &str = include_str!("../sql/raise_counter.sql");
 const TAKE: &str = include_str!("../sql/take.sql");
 const FREE: &str = include_str!("../sql/free.sql");
 const RENEW: &str = include_str!("../sql/renew.sql");
@@ -111,7 +110,7 @@ impl From<LockError> for Failure {
 }
 
 impl Operation {
-    /// Whether it must be on the disk before it is answered.
+    /// Whether it must be on the disk before it is answered, where every commit is to be durable.
     ///
     /// A fence that was handed out must never be handed out again, and a lease that was promised must not shrink. A
     /// release or a purge that a power cut undoes is only a lock that its lease ends, a lost mark a question to repeat.
@@ -125,9 +124,9 @@ impl Operation {
     }
 
     /// Does it, inside the caller's transaction.
-    pub(crate) fn run(&self, db: &Connection, clock: &dyn Clock) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self, db: &Connection, clock: &dyn Clock, fences: &mut Giver) -> Result<Answer, Failure> {
         match self {
-            Self::Acquire(request) => acquire(db, request, clock.wall()).map(Answer::Acquired),
+            Self::Acquire(request) => acquire(db, request, clock.wall(), fences).map(Answer::Acquired),
             Self::Release { lock_id } => {
                 release(db, lock_id, clock.wall()).map(|(outcome, freed)| Answer::Released(outcome, freed))
             }
@@ -160,15 +159,13 @@ fn newest_dead(clock: &dyn Clock) -> i64 {
     clock.wall().as_millis().saturating_sub(CLEANUP_GUARD_MS)
 }
 
-fn acquire(db: &Connection, request: &Acquire, now: Timestamp) -> Result<AcquireOutcome, Failure> {
+fn acquire(db: &Connection, request: &Acquire, now: Timestamp, fences: &mut Giver) -> Result<AcquireOutcome, Failure> {
     if let Some(held) = lock_of_key(db, &request.name)?
         && let Some(answer) = answer_held(&held, &request.lock_id, now)
     {
         return Ok(answer?);
     }
-    let fence = next_fence(db, &request.fence_name)?;
-    let counter = i64::try_from(fence.get()).unwrap_or(i64::MAX);
-    db.prepare_cached(RAISE_COUNTER)?.execute(params![request.fence_name, counter])?;
+    let fence = fences.next(db, &request.fence_name)?;
     let expires_at = now.plus(request.ttl);
     db.prepare_cached(TAKE)?.execute(params![
         request.name,
@@ -196,14 +193,6 @@ fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> Option<Result<
             AcquireOutcome::Contended(Contention::free_in(free_in(held.expires_at, now)))
         }
     }))
-}
-
-fn next_fence(db: &Connection, fence_name: &str) -> Result<Fence, Failure> {
-    let counter: Option<i64> = db.prepare_cached(COUNTER)?.query_row([fence_name], |row| row.get(0)).optional()?;
-    let Ok(counter) = u64::try_from(counter.unwrap_or(0)) else {
-        return Err(LockError::internal("the stored fence counter is negative").into());
-    };
-    Ok(Fence::new(counter.saturating_add(1))?)
 }
 
 fn release(db: &Connection, lock_id: &LockId, now: Timestamp) -> Result<(ReleaseOutcome, Option<String>), Failure> {

@@ -87,7 +87,8 @@ mod tests {
         assert!(builder.cleanup_in_is_locked);
         assert_eq!(builder.mode, None);
         assert_eq!(SqliteBuilder::from_url("sqlite:x?mode=660").unwrap().mode, Some(0o660));
-        assert_eq!(SqliteBuilder::from_url("sqlite:x").unwrap().synchronous, Synchronous::Full);
+        assert_eq!(SqliteBuilder::from_url("sqlite:x").unwrap().synchronous, Synchronous::Normal);
+        assert_eq!(SqliteBuilder::from_url("sqlite:x?synchronous=full").unwrap().synchronous, Synchronous::Full);
     }
 
     #[test]

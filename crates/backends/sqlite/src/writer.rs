@@ -1,7 +1,8 @@
-//! How do many operations share one fsync?
+//! How do many operations share one commit?
 //!
 //! One thread per process and file takes everything that waits, gets its turn in the queue of processes, does all of it
-//! in one transaction and answers when the commit is on the disk. What arrives meanwhile forms the next transaction, so
+//! in one transaction and answers when it is committed: synced where every commit is to be durable, or when it promises
+//! fences (see [`crate::reserve`]). What arrives meanwhile forms the next transaction, so
 //! the batch grows with the load by itself and a lone caller never waits for company.
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::file::Files;
 use crate::listener::{EVERY_KEY, Listener};
 use crate::operations::{Answer, Failure, Operation};
 use crate::queue::Queue;
+use crate::reserve::Giver;
 
 // Bounds how long one turn lasts: about ten milliseconds of statements.
 const BATCH: usize = 1_024;
@@ -52,6 +54,8 @@ enum Unfinished {
     Operation(Fault),
     /// The transaction itself did not begin or did not end.
     Transaction(Fault),
+    /// It promises fences and was not to be synced. It was undone.
+    Unsynced,
 }
 
 impl Writer {
@@ -116,30 +120,49 @@ impl Writer {
         match self.transact(batch) {
             Ok(drafts) => drafts,
             Err(Unfinished::Transaction(fault)) => failed(&fault, batch.len()),
+            Err(Unfinished::Unsynced) => failed(&Fault::unavailable("the commit was not synced"), batch.len()),
             Err(Unfinished::Operation(fault)) if batch.len() == 1 => failed(&fault, 1),
             // One of them meets a damaged page or a broken rule: the others must not suffer for it.
             Err(Unfinished::Operation(_)) => batch.chunks(1).flat_map(|one| self.commit_together(one)).collect(),
         }
     }
 
+    /// Does all of it: without a sync if nobody asks for one, and again with one if it turns out to promise fences.
     fn transact(&mut self, batch: &[Request]) -> Result<Vec<Draft>, Unfinished> {
-        self.begin(batch).map_err(Unfinished::Transaction)?;
+        let sync = self.durable.load(Ordering::Relaxed)
+            && batch.iter().any(|request| request.operation.must_survive_a_power_cut());
+        match self.attempt(batch, sync) {
+            Err(Unfinished::Unsynced) => self.attempt(batch, true),
+            done => done,
+        }
+    }
+
+    fn attempt(&mut self, batch: &[Request], sync: bool) -> Result<Vec<Draft>, Unfinished> {
+        self.begin(sync).map_err(Unfinished::Transaction)?;
         // After the waits, so that nothing is answered from a file that was taken away meanwhile.
         let drafts = self.files.verify().map_err(Unfinished::Transaction).and_then(|()| {
-            let drafts = self.draft(batch)?;
+            let mut fences = Giver::new(self.durable.load(Ordering::Relaxed));
+            let drafts = self.draft(batch, &mut fences)?;
+            if fences.has_promised && !sync {
+                return Err(Unfinished::Unsynced);
+            }
             self.commit().map_err(Unfinished::Transaction)?;
             Ok(drafts)
         });
-        if drafts.is_err() && !self.db.is_autocommit() {
-            // If even this fails the connection refuses the next BEGIN, and that is an error again, not a wrong answer.
-            let _ = self.db.execute_batch("ROLLBACK");
+        if drafts.is_err() {
+            self.roll_back();
         }
         drafts
     }
 
-    fn begin(&mut self, batch: &[Request]) -> Result<(), Fault> {
-        let sync = self.durable.load(Ordering::Relaxed)
-            && batch.iter().any(|request| request.operation.must_survive_a_power_cut());
+    fn roll_back(&self) {
+        if !self.db.is_autocommit() {
+            // If even this fails the connection refuses the next BEGIN, and that is an error again, not a wrong answer.
+            let _ = self.db.execute_batch("ROLLBACK");
+        }
+    }
+
+    fn begin(&mut self, sync: bool) -> Result<(), Fault> {
         let in_use = |error| Fault::while_in_use(self.files.path(), &error);
         if self.syncing != Some(sync) {
             let pragma = if sync { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
@@ -150,14 +173,14 @@ impl Writer {
         Ok(())
     }
 
-    fn draft(&self, batch: &[Request]) -> Result<Vec<Draft>, Unfinished> {
+    fn draft(&self, batch: &[Request], fences: &mut Giver) -> Result<Vec<Draft>, Unfinished> {
         let mut drafts = Vec::with_capacity(batch.len());
         for request in batch {
             if !request.ticket.take() {
                 drafts.push(None);
                 continue;
             }
-            match request.operation.run(&self.db, &*request.clock) {
+            match request.operation.run(&self.db, &*request.clock, fences) {
                 Ok(answer) => drafts.push(Some(Ok(answer))),
                 Err(Failure::Own(error)) => drafts.push(Some(Err(error))),
                 Err(Failure::Storage(error)) => {

@@ -47,7 +47,8 @@ impl Harness for SqliteHarness {
     }
 
     async fn counter(&self, key: &Key) -> Result<Option<u64>, Unsupported> {
-        let sql = "SELECT fence FROM syncguard_fence_counters WHERE fence_key = ?1";
+        // The last that was given: fences may be promised beyond it.
+        let sql = "SELECT iif(promised = fence, given, fence) FROM syncguard_fence_counters WHERE fence_key = ?1";
         let name = format!("fence:{}", key.as_str());
         let counter: Option<i64> = self.here.sql().query_row(sql, [name], |row| row.get(0)).optional().unwrap();
         Ok(counter.map(|counter| u64::try_from(counter).unwrap()))

@@ -28,6 +28,7 @@ impl Plain {
         let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
         if tables == 0 {
             db.execute_batch(include_str!("../../sql/schema.sql")).unwrap();
+            db.execute_batch(include_str!("../../sql/promise_columns.sql")).unwrap();
         }
         Self(db)
     }
@@ -46,10 +47,10 @@ impl Plain {
             let fence_key = format!("fence:{key}");
             let counter = db.prepare_cached(COUNTER).unwrap().query_row([&fence_key], |row| row.get(0)).optional();
             let next = counter.unwrap().unwrap_or(0_i64) + 1;
-            db.prepare_cached(RAISE_COUNTER).unwrap().execute(params![fence_key, next]).unwrap();
+            db.prepare_cached(RAISE_COUNTER).unwrap().execute(params![fence_key, next, next, None::<i64>]).unwrap();
             let fence = Fence::new(u64::try_from(next).unwrap()).unwrap().to_string();
             let label: Option<&str> = None;
-            let row = params![key, lock_id.as_str(), now + 30_000, now, fence, key, label];
+            let row = params![key, lock_id.as_str(), now + 30_000, now, fence, key, label, 30_000];
             db.prepare_cached(TAKE).unwrap().execute(row).unwrap();
         });
     }

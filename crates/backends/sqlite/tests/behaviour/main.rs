@@ -12,5 +12,6 @@ mod inspect;
 mod leaks;
 mod logs;
 mod processes;
+mod reserve;
 mod sharing;
 mod users;

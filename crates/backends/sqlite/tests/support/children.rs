@@ -74,6 +74,17 @@ impl Worker {
         worker
     }
 
+    /// The same in another boot of the machine, as far as the child can see; an empty file hides which boot it is. It takes
+    /// root. The file must stay until the child has ended.
+    pub(crate) fn start_in_boot(boot_id: &Path, test: &str, role: &str, file: &Path) -> Self {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\""])
+            .arg(boot_id)
+            .arg(std::env::current_exe().unwrap());
+        Self::spawn(command, test, role, file)
+    }
+
     fn spawn(mut command: Command, test: &str, role: &str, file: &Path) -> Self {
         let mut child = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
