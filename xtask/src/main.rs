@@ -5,6 +5,8 @@
 
 mod canary;
 mod cargo;
+#[cfg(test)]
+mod dependencies;
 mod junit;
 mod matrix;
 mod mutants;
