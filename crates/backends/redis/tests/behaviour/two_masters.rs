@@ -27,6 +27,14 @@ async fn follow(replica: &RedisServer, master: &RedisServer) {
     .await;
 }
 
+/// A replica counts from its first word on, which comes a moment after the link is up.
+async fn counts_its_replica(master: &RedisServer) {
+    eventually("the master to count its replica", async || {
+        master.command(&["INFO", "replication"]).contains("min_slaves_good_slaves:1")
+    })
+    .await;
+}
+
 async fn client(server: &RedisServer) -> RedisBackend {
     RedisBackend::connect(&format!("{}?fence_floor=clock", server.url())).await.unwrap()
 }
@@ -55,6 +63,7 @@ async fn a_master_without_replicas_refuses_where_one_is_required_so_only_one_giv
     let setting = "min-replicas-to-write 1";
     assert!(std::fs::read_to_string(docs).unwrap().contains(&format!("`{setting}`")), "the advice is gone");
     let (old, new) = pair(Some(setting)).await;
+    counts_its_replica(&old).await;
     let (on_old, on_new) = (client(&old).await, client(&new).await);
     let k = key("k");
     let first = take(&on_old, &k).await;
@@ -71,9 +80,6 @@ async fn a_master_without_replicas_refuses_where_one_is_required_so_only_one_giv
     // The new one begins when the failover is complete, and goes on where the old one ended.
     assert_eq!(attempt(&on_new, &k, Ttl::DEFAULT).await.unwrap_err().code(), ErrorCode::ServiceUnavailable);
     follow(&old, &new).await;
-    eventually("the new master to count its replica", async || {
-        new.command(&["INFO", "replication"]).contains("min_slaves_good_slaves:1")
-    })
-    .await;
+    counts_its_replica(&new).await;
     assert!(take(&on_new, &k).await.fence > first.fence);
 }
