@@ -3,10 +3,12 @@
 //! [`mod@test`] is the one that must be green before a change lands; `.ci/run` calls exactly that. [`setup`] brings the
 //! programs the tests need. The servers themselves come from `syncguard-testkit`. [`ship`] makes what people install.
 
+mod bench;
 mod canary;
 mod cargo;
 #[cfg(test)]
 mod dependencies;
+mod instructions;
 mod junit;
 mod matrix;
 mod mutants;
@@ -21,7 +23,7 @@ mod test;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use syncguard_testkit::shared::Servers;
 
 #[derive(Parser)]
@@ -47,13 +49,22 @@ enum Task {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Measure one backend, the guards of what locks protect, the recovery after a silence, or the start of the command
+    /// Measure one backend, the guards, the recovery after a silence, ten thousand waiters, the start of the command, or
+    /// everything beside its peers
     Bench {
         /// What to measure
-        subject: Subject,
+        subject: bench::Subject,
         /// Arguments for the benchmark
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Build the comparison with peers and run its tests, without measuring
+    BenchCheck,
+    /// Count the instructions of the client, and compare them with the known figures
+    Instructions {
+        /// Make what is counted now the known figures
+        #[arg(long)]
+        accept: bool,
     },
     /// Contend from many processes while faults are injected, and check what they saw
     Soak {
@@ -91,32 +102,6 @@ enum Task {
     Servers,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Subject {
-    Sqlite,
-    Redis,
-    Postgres,
-    Firestore,
-    Fenced,
-    Silence,
-    Cli,
-}
-
-impl Subject {
-    /// The crate that holds the benchmark, and the benchmark's name.
-    fn package_and_bench(self) -> (&'static str, &'static str) {
-        match self {
-            Subject::Sqlite => ("syncguard-sqlite", "sqlite"),
-            Subject::Redis => ("syncguard-redis", "redis"),
-            Subject::Postgres => ("syncguard-postgres", "postgres"),
-            Subject::Firestore => ("syncguard-firestore", "firestore"),
-            Subject::Fenced => ("syncguard-fenced", "fenced"),
-            Subject::Silence => ("syncguard", "silence"),
-            Subject::Cli => ("syncguard-cli", "startup"),
-        }
-    }
-}
-
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(code) => code,
@@ -131,7 +116,9 @@ fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Setup => setup::run().map(|()| ExitCode::SUCCESS),
         Task::Test { quick, packages, nextest } => test::run(quick, &packages, &nextest),
-        Task::Bench { subject, arguments } => bench(subject, &arguments),
+        Task::Bench { subject, arguments } => bench::run(subject, &arguments),
+        Task::BenchCheck => bench::check(),
+        Task::Instructions { accept } => instructions::run(accept),
         Task::Soak { arguments } => soak::run(&arguments),
         Task::Matrix { only } => matrix::run(&only),
         Task::Model { minutes } => model(minutes),
@@ -140,21 +127,6 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Ship(task) => ship::run(task),
         Task::Servers => servers(),
     }
-}
-
-fn bench(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
-    setup::run()?;
-    let (package, bench) = subject.package_and_bench();
-    let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench]);
-    if matches!(subject, Subject::Silence) {
-        command.args(["--features", "redis,postgres,firestore"]);
-    }
-    if matches!(subject, Subject::Fenced | Subject::Cli) {
-        // Every guard and every backend of the command is behind a feature, and they measure most of them.
-        command.arg("--all-features");
-    }
-    let status = command.arg("--").args(arguments).status().context("cannot run cargo bench")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Optimised: the search visits millions of states.

@@ -14,7 +14,7 @@ use syncguard_testkit::shared::Servers;
 
 use crate::junit::{self, TestCase};
 use crate::scope::Scope;
-use crate::{canary, cargo, seeded, setup, summary};
+use crate::{canary, cargo, instructions, seeded, setup, summary};
 
 /// Where nextest writes its report, below the target folder: see the profile `ci` in `.config/nextest.toml`.
 const REPORT: &str = "nextest/ci/junit.xml";
@@ -32,6 +32,7 @@ pub(crate) fn run(quick: bool, packages: &[String], nextest_arguments: &[String]
     if !quick {
         steps.seeded_bugs(&tests)?;
         steps.schedules()?;
+        steps.instructions()?;
         steps.doctests()?;
         steps.documentation()?;
     }
@@ -113,6 +114,16 @@ impl Steps {
     /// Runs the tasks of the core in ten thousand orders; `cargo xtask schedules` runs them in a hundred thousand.
     fn schedules(&mut self) -> Result<()> {
         self.special("schedules", &["--lib", "schedules::"])
+    }
+
+    /// Nothing of the client may take five in a hundred more instructions than it is known to.
+    fn instructions(&mut self) -> Result<()> {
+        if self.scope.includes("syncguard-core") {
+            println!("\n$ cargo xtask instructions");
+            let within = instructions::is_within()?;
+            self.note("instructions", within);
+        }
+        Ok(())
     }
 
     /// Tests of the core that need a build of their own. In a folder of its own, because the cfgs would otherwise have

@@ -1,0 +1,165 @@
+//! What becomes of a crowd that waits for one key?
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use syncguard::{ErrorCode, Locker};
+use tokio::task::JoinSet;
+
+/// How long each of them waits at most.
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// Longer than the whole campaign: no lease ends by itself.
+const LEASE: Duration = Duration::from_secs(1800);
+
+/// What one waiting task may take, its stack of futures, its place in the queue and its timer together.
+const BYTES: f64 = 8.0 * 1024.0;
+
+/// How often each task could have the lock before it is over.
+const SHARE: usize = 2;
+
+/// What was seen.
+pub(crate) struct Crowd {
+    waiters: usize,
+    took: Duration,
+    grants: usize,
+    /// The grants of the task that got most.
+    most: usize,
+    longest: Duration,
+    bytes: f64,
+    timeouts: usize,
+    overlaps: usize,
+    /// Every other error, by what it says, and how often.
+    errors: BTreeMap<String, usize>,
+}
+
+/// What the tasks share.
+#[derive(Default)]
+struct Counts {
+    waiting: AtomicUsize,
+    grants: AtomicUsize,
+    inside: AtomicBool,
+    overlaps: AtomicUsize,
+}
+
+/// What one task saw.
+#[derive(Default)]
+struct One {
+    grants: usize,
+    longest: Duration,
+    timeouts: usize,
+    errors: Vec<String>,
+}
+
+impl Crowd {
+    pub(crate) async fn run(locker: &Locker, waiters: usize) -> Self {
+        let first = locker.lock("one").ttl(LEASE).acquire().await.unwrap();
+        let (counts, before) = (Arc::new(Counts::default()), resident());
+        let mut tasks = JoinSet::new();
+        for _ in 0..waiters {
+            tasks.spawn(wait_again_and_again(locker.clone(), counts.clone(), waiters * SHARE));
+        }
+        while counts.waiting.load(Ordering::SeqCst) < waiters {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // The last of them have called and may not be in the queue yet.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let bytes = (resident() - before) / waiters as f64;
+        let start = Instant::now();
+        first.release().await.unwrap();
+        let ones = tasks.join_all().await;
+        let mut errors = BTreeMap::new();
+        for error in ones.iter().flat_map(|one| &one.errors) {
+            *errors.entry(error.clone()).or_default() += 1;
+        }
+        Self {
+            waiters,
+            took: start.elapsed(),
+            grants: counts.grants.load(Ordering::SeqCst),
+            most: ones.iter().map(|one| one.grants).max().unwrap_or_default(),
+            longest: ones.iter().map(|one| one.longest).max().unwrap_or_default(),
+            bytes,
+            timeouts: ones.iter().map(|one| one.timeouts).sum(),
+            overlaps: counts.overlaps.load(Ordering::SeqCst),
+            errors,
+        }
+    }
+
+    /// How often everybody should have got it.
+    fn share(&self) -> f64 {
+        (self.grants as f64 / self.waiters as f64).max(1.0)
+    }
+
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let mut failures: Vec<String> =
+            self.errors.iter().map(|(error, count)| format!("{count} times: {error}")).collect();
+        if self.overlaps > 0 {
+            failures.push(format!("two tasks were inside at once, {} times", self.overlaps));
+        }
+        if self.bytes > BYTES {
+            failures.push(format!("a waiter takes {:.0} bytes, more than {BYTES:.0}", self.bytes));
+        }
+        if self.timeouts > 0 && self.most as f64 > 2.0 * self.share() {
+            failures.push(format!(
+                "{} calls waited {TIMEOUT:?} in vain while one task got the lock {} times, where {:.1} were its share",
+                self.timeouts,
+                self.most,
+                self.share()
+            ));
+        }
+        failures
+    }
+}
+
+impl fmt::Display for Crowd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.took.as_secs_f64();
+        write!(
+            f,
+            "{:>6} grants in {seconds:>6.1} s ({:.0}/s), share {:.1}, most {}, longest wait {:.1} s, {} timeouts, {:.0} bytes per waiter",
+            self.grants,
+            self.grants as f64 / seconds,
+            self.share(),
+            self.most,
+            self.longest.as_secs_f64(),
+            self.timeouts,
+            self.bytes,
+        )
+    }
+}
+
+async fn wait_again_and_again(locker: Locker, counts: Arc<Counts>, enough: usize) -> One {
+    let mut one = One::default();
+    counts.waiting.fetch_add(1, Ordering::SeqCst);
+    while counts.grants.load(Ordering::SeqCst) < enough {
+        let start = Instant::now();
+        match locker.lock("one").ttl(LEASE).timeout(TIMEOUT).unlimited_retries().acquire().await {
+            Ok(guard) => {
+                one.grants += 1;
+                counts.grants.fetch_add(1, Ordering::SeqCst);
+                if counts.inside.swap(true, Ordering::SeqCst) {
+                    counts.overlaps.fetch_add(1, Ordering::SeqCst);
+                }
+                tokio::task::yield_now().await;
+                counts.inside.store(false, Ordering::SeqCst);
+                if let Err(error) = guard.release().await {
+                    one.errors.push(format!("release: {error}"));
+                }
+            }
+            Err(error) if error.code() == ErrorCode::AcquisitionTimeout => one.timeouts += 1,
+            Err(error) => one.errors.push(format!("acquire: {error}")),
+        }
+        one.longest = one.longest.max(start.elapsed());
+    }
+    one
+}
+
+/// The memory of this process that is really there, in bytes.
+fn resident() -> f64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: f64 = pages.split_whitespace().nth(1).unwrap().parse().unwrap();
+    pages * 4096.0
+}

@@ -1,0 +1,50 @@
+//! Can ten thousand tasks wait for one key over one client?
+//!
+//! Somebody holds the key until all of them wait. Then it is released, and each task takes it, gives it back and waits
+//! again, until every one could have had it twice. On every backend, one after the other:
+//!
+//! ```text
+//! cargo xtask bench waiters [BACKEND …] [--waiters=N]
+//! ```
+//!
+//! It fails when a call ends in an error, when a waiter needs more memory than it should, when two tasks are inside at
+//! once, and when one task waits until its timeout while another gets the lock more than twice as often as its share.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "a measurement reads the monotonic clock, shows figures to people, and may fail"
+)]
+
+mod crowd;
+mod worlds;
+
+use std::process::ExitCode;
+
+use crowd::Crowd;
+
+fn main() -> ExitCode {
+    // Cargo passes `--bench`.
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let waiters = words.iter().find_map(|word| word.strip_prefix("--waiters=")?.parse().ok()).unwrap_or(10_000);
+    let named: Vec<&String> = words.iter().filter(|word| !word.starts_with("--")).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mut failed = false;
+    println!("{waiters} tasks wait for one key");
+    for backend in worlds::BACKENDS {
+        if !named.is_empty() && !named.iter().any(|name| *name == backend) {
+            continue;
+        }
+        let crowd = runtime.block_on(async {
+            let world = worlds::start(backend).await;
+            Crowd::run(&world.locker, waiters).await
+        });
+        println!("{backend:<10} {crowd}");
+        for failure in crowd.failures() {
+            println!("FAILED  {backend}: {failure}");
+            failed = true;
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
