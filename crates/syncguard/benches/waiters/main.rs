@@ -1,7 +1,7 @@
 //! Can ten thousand tasks wait for one key over one client?
 //!
 //! Somebody holds the key until all of them wait. Then it is released, and each task takes it, gives it back and waits
-//! again, until every one could have had it twice. On every backend, one after the other:
+//! again, until the last of them had it, or waited in vain. On every backend, one after the other:
 //!
 //! ```text
 //! cargo xtask bench waiters [BACKEND …] [--waiters=N]
