@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use tokio::runtime::Runtime;
 use tokio_postgres::NoTls;
 
-use super::{Effort, who};
+use super::{Effort, warn, who};
 use crate::contenders::{ETCD, Entry, OUR_FIRESTORE, OUR_POSTGRES, OUR_REDIS, OUR_SQLITE, RSLOCK};
 use crate::report::{Measure, Table};
 use crate::servers::Servers;
@@ -17,30 +17,42 @@ pub(crate) const LOCKS: [usize; 3] = [1_000, 10_000, 100_000];
 const MANY: usize = 10_000;
 
 /// Takes this many locks and counts what stays allocated on the one thread that all clients share.
-pub(crate) fn measure(runtime: &Runtime, entries: &[Entry], servers: &Servers, effort: Effort) -> Result<[Measure; 2]> {
+pub(crate) fn measure(runtime: &Runtime, entries: &[Entry], servers: &Servers, effort: Effort) -> [Measure; 2] {
     let mut client = Table::new("memory of the client", "bytes/lock", "locks");
     let mut server = Table::new("memory of the server", "bytes/lock", "locks");
     for entry in entries {
         for count in LOCKS.into_iter().filter(|count| *count <= effort.locks && *count <= most(entry.name)) {
-            // Connections, caches and buffers grow once.
-            let Some(warm) = entry.contender.hold(100) else { continue };
-            let warm = runtime.block_on(warm)?;
-            let before = runtime.block_on(on_server(servers, entry.name))?;
-            let mut held: Option<Result<Box<dyn Any>>> = None;
-            let figures = allocation_counter::measure(|| {
-                held = entry.contender.hold(count).map(|holding| runtime.block_on(holding));
-            });
-            let held = held.context("it held before")?.with_context(|| format!("{} held {count}", entry.name))?;
-            client.note(who(entry), count as f64, figures.bytes_current as f64 / count as f64);
-            if let (Some(before), Some(after)) = (before, runtime.block_on(on_server(servers, entry.name))?) {
-                server.note(who(entry), count as f64, (after - before) / count as f64);
+            match one(runtime, entry, servers, count) {
+                Ok(Some((on_client, on_server))) => {
+                    client.note(who(entry), count as f64, on_client / count as f64);
+                    if let Some(bytes) = on_server {
+                        server.note(who(entry), count as f64, bytes / count as f64);
+                    }
+                    eprintln!("memory: {} with {count}: {on_client} bytes", entry.name);
+                }
+                Ok(None) => {}
+                Err(error) => warn(entry, error),
             }
-            eprintln!("memory: {} with {count}: {} bytes", entry.name, figures.bytes_current);
-            // Giving them back would run while the next ones are counted, and the servers end with this program.
-            std::mem::forget((held, warm));
         }
     }
-    Ok([client.finish(), server.finish()])
+    [client.finish(), server.finish()]
+}
+
+/// What these locks take on the client and on the server; `None` of what cannot be held.
+fn one(runtime: &Runtime, entry: &Entry, servers: &Servers, count: usize) -> Result<Option<(f64, Option<f64>)>> {
+    // Connections, caches and buffers grow once.
+    let Some(warm) = entry.contender.hold(100) else { return Ok(None) };
+    let warm = runtime.block_on(warm)?;
+    let before = runtime.block_on(on_server(servers, entry.name))?;
+    let mut held: Option<Result<Box<dyn Any>>> = None;
+    let figures = allocation_counter::measure(|| {
+        held = entry.contender.hold(count).map(|holding| runtime.block_on(holding));
+    });
+    let held = held.context("it held before")??;
+    let after = runtime.block_on(on_server(servers, entry.name))?;
+    // Giving them back would run while the next ones are counted, and the servers end with this program.
+    std::mem::forget((held, warm));
+    Ok(Some((figures.bytes_current as f64, before.zip(after).map(|(before, after)| after - before))))
 }
 
 /// Every advisory lock needs a connection, files are not held by the thousand, and those of `distributed-lock` renew

@@ -20,6 +20,11 @@ pub(crate) struct Effort {
     pub(crate) locks: usize,
 }
 
+/// One that fails leaves a gap, and does not take the figures of the others with it.
+fn warn(entry: &Entry, error: anyhow::Error) {
+    eprintln!("warning: {}: {error:#}", entry.name);
+}
+
 fn who(entry: &Entry) -> (&str, &str, &str) {
     (entry.name, entry.group.name(), entry.beside)
 }

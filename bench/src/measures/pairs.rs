@@ -1,8 +1,6 @@
 //! How many pairs of acquire and release a second, and how long does one take?
 
-use anyhow::{Context, Result};
-
-use super::{Effort, who};
+use super::{Effort, warn, who};
 use crate::contender::Pairs;
 use crate::contenders::Entry;
 use crate::report::{Measure, Table, percentile};
@@ -11,7 +9,7 @@ pub(crate) const TASKS: [usize; 3] = [1, 16, 64];
 pub(crate) const PERCENTILES: [f64; 3] = [50.0, 95.0, 99.0];
 
 /// Everybody in turn, at every load, round after round. Every pair of the single task is timed.
-pub(crate) async fn measure(entries: &[Entry], effort: Effort) -> Result<[Measure; 2]> {
+pub(crate) async fn measure(entries: &[Entry], effort: Effort) -> [Measure; 2] {
     let mut throughput = Table::new("throughput", "pairs/s", "tasks");
     let mut latency = Table::new("latency", "ms", "percentile");
     // The first round makes connections, files and prepared statements.
@@ -20,7 +18,7 @@ pub(crate) async fn measure(entries: &[Entry], effort: Effort) -> Result<[Measur
             for entry in entries {
                 let slice = if round == 0 { effort.slice / 4 } else { effort.slice };
                 let pairs = entry.contender.pairs(tasks, slice).await;
-                let Pairs { per_second, mut took } = pairs.with_context(|| format!("{} with {tasks}", entry.name))?;
+                let Pairs { per_second, mut took } = pairs.unwrap_or_else(|error| failed(entry, error));
                 if round == 0 {
                     continue;
                 }
@@ -32,5 +30,10 @@ pub(crate) async fn measure(entries: &[Entry], effort: Effort) -> Result<[Measur
         }
         eprintln!("pairs: round {round} of {}", effort.rounds);
     }
-    Ok([throughput.finish(), latency.finish()])
+    [throughput.finish(), latency.finish()]
+}
+
+fn failed(entry: &Entry, error: anyhow::Error) -> Pairs {
+    warn(entry, error);
+    Pairs { per_second: f64::NAN, took: Vec::new() }
 }
