@@ -29,7 +29,12 @@ async fn a_lagging_replica_that_is_promoted_repeats_plain_fences_and_not_floored
     };
     cycle(&plain).await;
     cycle(&floored).await;
-    eventually("the replica in step", async || replica.command(&["GET", "plain:fence:plain:k"]) == "1").await;
+    // Its last write is the second release: without it, the lock would still be held on the new master.
+    eventually("the replica in step", async || {
+        replica.command(&["EXISTS", "floored:fence:floored:k"]) == "1"
+            && replica.command(&["EXISTS", "floored:k"]) == "0"
+    })
+    .await;
 
     // Acknowledged by the master, never seen by the replica.
     link.set(Fault::BlackHole);
