@@ -8,7 +8,8 @@
 //! with what fences still protect then.
 //!
 //! Begin with [`RedisBackend::connect`]; [`RedisBuilder`] has everything a URL can say. Inside: `operations` turns lock
-//! operations into scripts, `router` finds the server, `pool` shares connections, `listener` hears releases.
+//! operations into scripts, `router` finds the server, `pool` shares connections, `multiplex` has many calls share one,
+//! `listener` hears releases.
 
 // docs.rs shows at each item which feature brings it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -21,13 +22,16 @@ mod error;
 mod health;
 mod inspect;
 mod listener;
+mod multiplex;
 mod names;
 mod operations;
 mod own_locks;
 mod pool;
 mod reply;
+mod resp;
 mod router;
 mod script;
+mod stream;
 mod url;
 
 pub use backend::RedisBackend;

@@ -4,10 +4,7 @@
 //! cluster all three must live in one slot, so the prefix becomes one of sixteen hash tags `{prefix:0}` … `{prefix:f}`:
 //! the key's hash chooses it and the lock id carries it, so that a release finds the slot from the id alone.
 
-use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
 use syncguard_core::{Key, LockError, LockId, Result};
-
-const LIMIT: StorageLimit = StorageLimit::new(1000, 26);
 
 /// The longest prefix, in bytes, under which no name of the longest key has to be shortened. The TypeScript original
 /// shortens in another form: beyond this, a fleet of both would count one lock twice, and later hold it twice.
@@ -73,8 +70,8 @@ impl Names {
         let tag = self.tag_of(key);
         let prefix = self.prefix(tag);
         refuse_reserved(prefix, key)?;
-        let lock = lock_key(prefix, key, LIMIT)?;
-        let counter = fence_key(prefix, &lock, LIMIT)?;
+        let lock = join(prefix, "", key.as_str());
+        let counter = join(prefix, "fence:", &lock);
         Ok(KeyNames { lock, counter, tag })
     }
 
@@ -82,16 +79,12 @@ impl Names {
     pub(crate) fn lock(&self, key: &Key) -> Result<String> {
         let prefix = self.prefix(self.tag_of(key));
         refuse_reserved(prefix, key)?;
-        lock_key(prefix, key, LIMIT)
+        Ok(join(prefix, "", key.as_str()))
     }
 
     /// The name of the index of an id.
     pub(crate) fn index(&self, lock_id: &LockId) -> String {
-        let prefix = self.prefix(lock_id.tag());
-        if prefix.is_empty() {
-            return format!("id:{}", lock_id.as_str());
-        }
-        format!("{prefix}:id:{}", lock_id.as_str())
+        join(self.prefix(lock_id.tag()), "id:", lock_id.as_str())
     }
 
     /// A fresh id that leads to the key's slot.
@@ -161,6 +154,12 @@ impl Names {
     }
 }
 
+/// Whatever the key, no name has to be shortened: see [`MAX_PREFIX`].
+fn join(prefix: &str, kind: &str, rest: &str) -> String {
+    let colon = if prefix.is_empty() { "" } else { ":" };
+    [prefix, colon, kind, rest].concat()
+}
+
 /// What Redis takes for a pattern is literal in a prefix or a key.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -216,6 +215,8 @@ pub(crate) fn slot(name: &str) -> u16 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use syncguard_core::storage_key::{StorageLimit, fence_key, lock_key};
+
     use super::*;
 
     fn key(name: &str) -> Key {
@@ -323,11 +324,15 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_ever_shortened() {
-        let (prefix, longest) = ("p".repeat(MAX_PREFIX), key(&"k".repeat(Key::MAX_BYTES)));
-        let names = Names::new(&prefix, false).unwrap().of(&longest).unwrap();
-        assert_eq!(names.lock, format!("{prefix}:{}", longest.as_str()));
-        assert_eq!(names.counter, format!("{prefix}:fence:{prefix}:{}", longest.as_str()));
+    fn names_are_those_of_every_backend_and_none_is_ever_shortened() {
+        let limit = StorageLimit::new(1000, 26);
+        let longest = key(&"k".repeat(Key::MAX_BYTES));
+        for prefix in [&"p".repeat(MAX_PREFIX), "app", ""] {
+            let names = Names::new(prefix, false).unwrap().of(&longest).unwrap();
+            assert_eq!(names.lock, lock_key(prefix, &longest, limit).unwrap());
+            assert_eq!(names.counter, fence_key(prefix, &names.lock, limit).unwrap());
+            assert!(names.lock.ends_with(longest.as_str()) && names.counter.ends_with(&names.lock));
+        }
     }
 
     #[test]

@@ -76,5 +76,5 @@ fn life(ttl: Ttl) -> String {
 /// The stored JSON up to what only the server knows:
 /// `{"lockId":…,"expiresAtMs":…,"acquiredAtMs":…,"key":…,"ttlMs":…,"label":…,"fence":…}`.
 fn value_head(lock_id: &LockId) -> String {
-    format!(r#"{{"lockId":"{}","expiresAtMs":"#, lock_id.as_str())
+    [r#"{"lockId":""#, lock_id.as_str(), r#"","expiresAtMs":"#].concat()
 }

@@ -98,17 +98,30 @@ impl Pool {
 
     /// Sends one command and awaits its reply.
     pub(crate) async fn command(&self, command: &Cmd, timeout: Duration) -> Result<Value, CallError> {
+        self.request(&command.get_packed_command(), timeout).await
+    }
+
+    /// Sends one packed request and awaits its reply.
+    pub(crate) async fn request(&self, request: &[u8], timeout: Duration) -> Result<Value, CallError> {
         let (entry, connection) = self.connection().await?;
-        let mut shared = connection.multiplexed.clone();
-        let sent = shared.send_packed_command(command);
+        let sent = connection.multiplexed.one(request);
         answer(self.answered(entry, &connection, sent, timeout).await?)
     }
 
     /// Sends several commands on one connection and awaits all replies; an error reply stays in its place.
     pub(crate) async fn commands(&self, commands: &Pipeline, timeout: Duration) -> Result<Vec<Value>, CallError> {
+        self.requests(&commands.get_packed_pipeline(), commands.len(), timeout).await
+    }
+
+    /// As [`commands`](Self::commands), packed one after the other.
+    pub(crate) async fn requests(
+        &self,
+        requests: &[u8],
+        count: usize,
+        timeout: Duration,
+    ) -> Result<Vec<Value>, CallError> {
         let (entry, connection) = self.connection().await?;
-        let mut shared = connection.multiplexed.clone();
-        let sent = shared.send_packed_commands(commands, 0, commands.len());
+        let sent = connection.multiplexed.several(requests, count);
         self.answered(entry, &connection, sent, timeout).await
     }
 

@@ -37,15 +37,17 @@ impl Operations {
         let mut dead: Option<(String, Option<String>)> = None;
         // Each round removes one dead holder; a second one can only appear if others acquire in between.
         for _ in 0..4 {
-            let mut keys = vec![names.lock.as_str(), &index, &names.counter];
-            let mut args = vec![life.as_str(), &head, &tail];
-            if let Some((id, dead_index)) = &dead {
-                keys.extend(dead_index.as_deref());
-                args.extend([floor, id]);
-            } else if self.fence_floor {
-                args.push(floor);
-            }
-            let answer = router.script(&script::ACQUIRE, &keys, &args, self.bound(request.ttl)).await;
+            let (dead_id, dead_index) = match &dead {
+                Some((id, dead_index)) => (Some(id.as_str()), dead_index.as_deref()),
+                None => (None, None),
+            };
+            let keys = [names.lock.as_str(), &index, &names.counter, dead_index.unwrap_or_default()];
+            let keys = &keys[..3 + usize::from(dead_index.is_some())];
+            let args = [life.as_str(), &head, &tail, floor, dead_id.unwrap_or_default()];
+            // What is absent at the end is not sent.
+            let absent = usize::from(dead_id.is_none()) + usize::from(dead_id.is_none() && !self.fence_floor);
+            let args = &args[..args.len() - absent];
+            let answer = router.script(&script::ACQUIRE, keys, args, self.bound(request.ttl)).await;
             match reply::acquire(&answer.map_err(CallError::into_lock_error)?, &head)? {
                 AcquireReply::Decided(outcome) => return Ok(outcome),
                 AcquireReply::Dead(id) => {
@@ -100,12 +102,32 @@ fn too_few_replicas(reached: u32, wanted: u32, given_back: bool) -> LockError {
 
 /// The stored JSON from its key to its fence. Clients that do not know the last two fields keep them or leave them out.
 fn value_tail(request: AcquireRequest<'_>) -> String {
-    let (key, ttl) = (serde_json::Value::from(request.key.as_str()), request.ttl.as_millis());
+    let (key, ttl) = (json(request.key.as_str()), request.ttl.as_millis().to_string());
     match request.label {
-        None => format!(r#","key":{key},"ttlMs":{ttl},"fence":""#),
+        None => [r#","key":"#, &key, r#","ttlMs":"#, &ttl, r#","fence":""#].concat(),
         Some(label) => {
-            let label = serde_json::Value::from(label.as_str());
-            format!(r#","key":{key},"ttlMs":{ttl},"label":{label},"fence":""#)
+            let label = json(label.as_str());
+            [r#","key":"#, &key, r#","ttlMs":"#, &ttl, r#","label":"#, &label, r#","fence":""#].concat()
+        }
+    }
+}
+
+/// A text as JSON writes it.
+fn json(text: &str) -> String {
+    if text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
+        return serde_json::Value::from(text).to_string();
+    }
+    ["\"", text, "\""].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_written_as_json_writes_it() {
+        for text in ["", "plain key", "a\"b", "a\\b", "a\nb", "\u{1}", "\u{7f}é\u{2028}😀"] {
+            assert_eq!(json(text), serde_json::Value::from(text).to_string(), "{text:?}");
         }
     }
 }
