@@ -15,9 +15,11 @@ if not stored then
   if type(stored) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. stored.err) end
   return -1
 end
-local expires
-if string.find(stored, ARGV[1], 1, true) == 1 then expires = tonumber(string.match(stored, '^%d+', #ARGV[1] + 1)) end
-if not expires then
+-- Times have 13 digits until the year 2286. Whatever looks otherwise is read with care.
+local head, ends, expires = #ARGV[1]
+if string.sub(stored, 1, head) == ARGV[1] and string.byte(stored, head + 14) == 44 then
+  ends = string.sub(stored, head + 1, head + 10)
+else
   --#include read
   local id
   id, expires = read(stored)
@@ -26,10 +28,15 @@ if not expires then
 end
 local time = run('TIME')
 if time.err then return redis.error_reply('SYNCGUARDREFUSED ' .. time.err) end
-local now = time[1] * 1000 + time[2] / 1000
 local freed = run('DEL', KEYS[1], KEYS[2])
 if type(freed) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. freed.err) end
-if expires <= now - TOLERANCE_MS then return -2 end
+-- A lease that ends in this second or later is not over, and texts of as many digits compare as their numbers do, which would
+-- have to be made first.
+if not ends or ends < time[1] then
+  expires = expires or tonumber(string.sub(stored, head + 1, head + 13)) or 0
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  if expires <= now - TOLERANCE_MS then return -2 end
+end
 if not ARGV[2] then return 1 end
 local told = run('PUBLISH', KEYS[1], ARGV[2])
 if type(told) == 'table' then return -3 end
