@@ -217,6 +217,11 @@ impl<S: Source> Listener<S> {
             }
         }
     }
+
+    /// Returns how many tasks of this process wait for the topic.
+    pub fn waiters(&self, topic: &str) -> usize {
+        self.0.hub.waiters(topic)
+    }
 }
 
 impl<S: Source> Drop for Listener<S> {

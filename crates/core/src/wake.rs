@@ -96,6 +96,11 @@ impl WakeHub {
         self.topics().contains_key(topic)
     }
 
+    /// Returns how many wait for the topic.
+    pub fn waiters(&self, topic: &str) -> usize {
+        self.topics().get(topic).map_or(0, |topic| topic.waiters)
+    }
+
     fn hint(&self, topic: &str, notify: &Arc<Notify>, is_first: bool) -> WakeHint {
         let subscription =
             Subscription { hub: self.clone(), topic: Arc::from(topic), notify: notify.clone(), is_first };
@@ -228,6 +233,7 @@ mod tests {
 
         let (first, second) = (hub.subscribe("k"), hub.subscribe("k"));
         assert!(first.is_first() && !second.is_first() && !WakeHint::never().is_first());
+        assert_eq!((hub.waiters("k"), hub.waiters("other")), (2, 0));
         drop(first);
         assert!(hub.has_waiters("k"));
         drop(second);
