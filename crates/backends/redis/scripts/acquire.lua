@@ -1,9 +1,11 @@
 -- Takes the lock if it is free or dead. Redis rolls nothing back: the count comes first, refuses before it changes anything, and is
 -- taken back when it is outside its range.
 --
--- KEYS 1 lock  2 index of the new id  3 counter  4 index of the dead holder, where known
+-- KEYS 1 lock  2 index of the new id  3 counter  4 line of waiting processes, where this one waits  5 index of the dead holder,
+--      where known
 -- ARGV 1 how long the names live in ms: ttl + tolerance  2 the stored value up to its expiry  3 and from its key to its fence
---      4 '1': the fence never falls below the clock  5 the dead holder's id, where known
+--      4 '1': the fence never falls below the clock  5 the dead holder's id, where known  6 this process, where it waits
+--      7 '1': more of its tasks wait
 -- Answers the value it stored when the lock is ours now; its acquiredAtMs is the time of the answer,
 --         {the stored value, now} when it was ours already, or {fence, expiresAtMs, now} if another program wrote it,
 --         minus the ms until it can be taken over when another owner holds it,
@@ -26,7 +28,13 @@ if stored then
   if not expires then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
   if expires > now - TOLERANCE_MS then
     if type(id) ~= 'string' then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
-    if id ~= string.match(ARGV[2], '"lockId":"([%w_-]+)"') then return now - expires - TOLERANCE_MS end
+    if id ~= string.match(ARGV[2], '"lockId":"([%w_-]+)"') then
+      if ARGV[6] then
+        --#include line
+        line(true)
+      end
+      return now - expires - TOLERANCE_MS
+    end
     if not data then return {stored, now} end
     local fence = tonumber(data.fence)
     if not fence then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
@@ -55,7 +63,7 @@ if ARGV[4] == '1' and fence < now then
   if type(raised) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. raised.err) end
   fence = now
 end
-if KEYS[4] then redis.call('DEL', KEYS[4]) end
+if KEYS[5] then redis.call('DEL', KEYS[5]) end
 local ends = now + ARGV[1] - TOLERANCE_MS
 local rest = ends % 1000
 local format = string.format
@@ -67,4 +75,8 @@ local written = run('PSETEX', KEYS[2], ARGV[1], KEYS[1])
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
 written = run('PSETEX', KEYS[1], ARGV[1], value)
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
+if ARGV[6] then
+  --#include line
+  line(ARGV[7])
+end
 return value

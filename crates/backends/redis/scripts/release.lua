@@ -1,6 +1,6 @@
 -- Frees the lock of an id and tells the waiters.
 --
--- KEYS 1 lock  2 index of the id
+-- KEYS 1 lock  2 index of the id  3 line of waiting processes, where there may be one
 -- ARGV 1 the stored value up to its expiry: {"lockId":"…","expiresAtMs":  2 the message for waiters; none: tell nobody
 -- Answers 1 when freed, -3 when freed but publishing is not permitted,
 --         0 when another owner holds the lock, -1 when there is none, -2 when its lease was over
@@ -38,6 +38,23 @@ if not ends or ends < time[1] then
   if expires <= now - TOLERANCE_MS then return -2 end
 end
 if not ARGV[2] then return 1 end
-local told = run('PUBLISH', KEYS[1], ARGV[2])
+local message = ARGV[2]
+local line = KEYS[3] and run('GET', KEYS[3])
+if type(line) == 'string' and #line >= 8 then
+  -- The first in line has the first turn.
+  message = string.sub(line, 1, 8)
+  if #line > 8 then run('PSETEX', KEYS[3], 30000, string.sub(line, 9)) else run('DEL', KEYS[3]) end
+  -- Of a few, everybody hears whose turn it is. Waking many costs more than all else: of those only the first is told, and the next
+  -- three, in case it does nothing. At times everybody is, for the sake of older programs, which stand in no line.
+  if #line > 32 then
+    for place = 0, 3 do
+      local name = string.sub(line, place * 8 + 1, place * 8 + 8)
+      if type(run('PUBLISH', KEYS[1] .. '\0' .. name, place)) == 'table' then return -3 end
+    end
+    if time[2] % 8 > 0 then return 1 end
+    message = '-'
+  end
+end
+local told = run('PUBLISH', KEYS[1], message)
 if type(told) == 'table' then return -3 end
 return 1

@@ -14,7 +14,7 @@ use syncguard_core::{
 
 use crate::builder::{RedisAddress, RedisBuilder};
 use crate::health;
-use crate::listener::{Channels, Listener, Topics};
+use crate::listener::{Channels, Listener, NAME_LENGTH, Topics};
 use crate::operations::{Operations, purge};
 use crate::own_locks::OwnLocks;
 use crate::router::Router;
@@ -88,7 +88,11 @@ impl RedisBackend {
         };
         let router = Arc::new(router);
         let listens = options.wake && !matches!(*router, Router::Given(_));
-        let listener = |topics| listens.then(|| Listener::new(Channels { router: router.clone(), topics }));
+        // A part of what makes lock ids: as unlikely to come twice as it must be among those who wait for one lock.
+        let listener_name: Arc<str> = Arc::from(&LockId::random().as_str()[..NAME_LENGTH]);
+        let listener = |topics| {
+            listens.then(|| Listener::new(Channels { router: router.clone(), name: listener_name.clone(), topics }))
+        };
         Ok(Self(Arc::new(Operations {
             names: options.names()?,
             timeout: options.timeout,
@@ -98,6 +102,7 @@ impl RedisBackend {
             is_cleaning: AtomicBool::new(false),
             own_locks: OwnLocks::default(),
             listener: listener(Topics::Names),
+            listener_name: listener_name.clone(),
             overhearer: listener(Topics::Patterns),
             pace: Pace::default(),
             publish: AtomicBool::new(options.wake),

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::backend::RedisBackend;
 use crate::error::CallError;
-use crate::operations::{Operations, scan};
+use crate::operations::{Located, Operations, scan};
 use crate::pool::Pool;
 use crate::reply::{self, Stored};
 use crate::router::Master;
@@ -108,7 +108,7 @@ impl Operations {
     }
 
     pub(crate) async fn ask(&self, lock_id: &LockId) -> Result<AskOutcome> {
-        let Some((lock, index)) = self.locate(lock_id).await? else { return Ok(AskOutcome::Absent) };
+        let Some(Located { lock, index, .. }) = self.locate(lock_id).await? else { return Ok(AskOutcome::Absent) };
         let answer = self.router.script(&script::ASK, &[&lock, &index], &[lock_id.as_str()], self.timeout).await;
         reply::ask(&answer.map_err(CallError::into_lock_error)?)
     }

@@ -1,7 +1,8 @@
 //! How does this process hear that a lock was released?
 //!
 //! One connection subscribes to the channels of all keys that somebody here waits for; a channel has the name of its
-//! lock. Core's [`Listener`](syncguard_core::listener::Listener) decides when to connect, subscribe and wake; here is
+//! lock. Where many processes wait, a release tells the first in line over a channel of its own, and three more in case
+//! it does nothing. Core's [`Listener`](syncguard_core::listener::Listener) decides when to connect, subscribe and wake; here is
 //! only what Redis needs for it.
 
 use std::collections::HashMap;
@@ -17,11 +18,26 @@ use crate::router::Router;
 /// How long the question after other listeners may take. Nobody waits for its answer.
 const COUNT_WITHIN: Duration = Duration::from_secs(5);
 
+/// The name of a process in a line of waiting ones, in bytes. The scripts count in these.
+pub(crate) const NAME_LENGTH: usize = 8;
+
+/// Between the name of a lock and the name of a process, in the name of their channel. No key has it.
+const SEPARATOR: &str = "\0";
+
+/// What a release says to everybody when it has told those at the beginning of a long line.
+const FOR_OLDER_PROGRAMS: &[u8] = b"-";
+
+/// How long everybody else leaves a lock to the one whose turn it is. It has heard the same message, so it need only
+/// send its request meanwhile. If it died, or nobody waits there any more, this is what it costs.
+const GRACE: Duration = Duration::from_millis(10);
+
 pub(crate) type Listener = listener::Listener<Channels>;
 
 /// The channels of a server, or of a whole cluster: every node relays messages.
 pub(crate) struct Channels {
     pub(crate) router: Arc<Router>,
+    /// What releases call this process.
+    pub(crate) name: Arc<str>,
     pub(crate) topics: Topics,
 }
 
@@ -39,6 +55,7 @@ type Listeners = Arc<Mutex<HashMap<Arc<str>, u64>>>;
 
 pub(crate) struct Subscriber {
     sink: PubSubSink,
+    name: Arc<str>,
     topics: Topics,
     router: Arc<Router>,
     listeners: Listeners,
@@ -46,6 +63,7 @@ pub(crate) struct Subscriber {
 
 pub(crate) struct Receiver {
     stream: PubSubStream,
+    name: Arc<str>,
     listeners: Listeners,
 }
 
@@ -59,28 +77,29 @@ impl Source for Channels {
         let (sink, stream) = connection.split();
         let listeners = Listeners::default();
         let (router, topics) = (self.router.clone(), self.topics);
-        Ok((Subscriber { sink, topics, router, listeners: listeners.clone() }, Receiver { stream, listeners }))
+        let receiver = Receiver { stream, name: self.name.clone(), listeners: listeners.clone() };
+        Ok((Subscriber { sink, name: self.name.clone(), topics, router, listeners }, receiver))
     }
 }
 
 impl Commands for Subscriber {
     async fn subscribe(&mut self, topics: &[Arc<str>]) -> Result<Vec<Arc<str>>, Ended> {
-        let names: Vec<&str> = topics.iter().map(AsRef::as_ref).collect();
+        let channels = self.channels(topics);
         match self.topics {
             Topics::Names => {
-                self.sink.subscribe(&names[..]).await.map_err(|error| ended(&error))?;
+                self.sink.subscribe(&channels[..]).await.map_err(|error| ended(&error))?;
                 self.count_listeners(topics.to_vec());
             }
-            Topics::Patterns => self.sink.psubscribe(&names[..]).await.map_err(|error| ended(&error))?,
+            Topics::Patterns => self.sink.psubscribe(&channels[..]).await.map_err(|error| ended(&error))?,
         }
         Ok(topics.to_vec())
     }
 
     async fn unsubscribe(&mut self, topics: &[Arc<str>]) -> Result<(), Ended> {
-        let names: Vec<&str> = topics.iter().map(AsRef::as_ref).collect();
+        let channels = self.channels(topics);
         match self.topics {
-            Topics::Names => self.sink.unsubscribe(&names[..]).await,
-            Topics::Patterns => self.sink.punsubscribe(&names[..]).await,
+            Topics::Names => self.sink.unsubscribe(&channels[..]).await,
+            Topics::Patterns => self.sink.punsubscribe(&channels[..]).await,
         }
         .map_err(|error| ended(&error))?;
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner).retain(|topic, _| !topics.contains(topic));
@@ -93,6 +112,13 @@ impl Commands for Subscriber {
 }
 
 impl Subscriber {
+    /// The channels of topics: for each lock one that everybody listens to, and one of this process alone.
+    fn channels(&self, topics: &[Arc<str>]) -> Vec<String> {
+        let own = topics.iter().filter(|_| self.topics == Topics::Names);
+        let own = own.map(|topic| [topic, SEPARATOR, &self.name].concat());
+        topics.iter().map(ToString::to_string).chain(own).collect()
+    }
+
     /// In a task of its own: a listening connection takes no such question, and the one that does may be slow or dead.
     fn count_listeners(&self, topics: Vec<Arc<str>>) {
         let (router, listeners) = (self.router.clone(), self.listeners.clone());
@@ -108,9 +134,32 @@ impl Messages for Receiver {
     async fn next(&mut self) -> Result<Heard, Ended> {
         let message = self.stream.next().await.ok_or(Ended::Lost)?;
         let pattern: Option<String> = message.get_pattern().unwrap_or_default();
-        let topic: Arc<str> = Arc::from(pattern.as_deref().unwrap_or_else(|| message.get_channel_name()));
+        if let Some(pattern) = pattern {
+            return Ok(Heard::Released { topic: Arc::from(pattern), hold_back: Duration::ZERO });
+        }
+        if let Some((topic, _)) = message.get_channel_name().split_once(SEPARATOR) {
+            let place = std::str::from_utf8(message.get_payload_bytes()).ok().and_then(|place| place.parse().ok());
+            return Ok(Heard::Released { topic: Arc::from(topic), hold_back: GRACE * place.unwrap_or(1).min(8) });
+        }
+        let topic: Arc<str> = Arc::from(message.get_channel_name());
+        if message.get_payload_bytes() == FOR_OLDER_PROGRAMS {
+            return Ok(Heard::Nothing);
+        }
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).get(&topic).copied();
-        Ok(Heard::Released { topic, hold_back: stagger::among(listeners.unwrap_or(0)) })
+        let hold_back = hold_back(message.get_payload_bytes(), &self.name, listeners.unwrap_or(0));
+        Ok(Heard::Released { topic, hold_back })
+    }
+}
+
+/// For a message to everybody: it is empty, or names whose turn it is. Whatever programs of another kind write is for
+/// everybody, too.
+fn hold_back(message: &[u8], name: &str, listeners: u64) -> Duration {
+    if message == name.as_bytes() {
+        Duration::ZERO
+    } else if message.len() == NAME_LENGTH {
+        GRACE + stagger::among(listeners)
+    } else {
+        stagger::among(listeners)
     }
 }
 
@@ -120,4 +169,21 @@ fn ended(error: &redis::RedisError) -> Ended {
     }
     tracing::warn!(target: "syncguard", "redis does not permit this user to subscribe; waiters and watchers poll instead (grant &prefix:*)");
     Ended::Refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_whose_turn_it_is_acts_at_once_and_everybody_else_after_a_grace() {
+        for listeners in [0, 1, 4, 1000] {
+            assert_eq!(hold_back(b"mememeME", "mememeME", listeners), Duration::ZERO);
+            assert!(hold_back(b"somebody", "mememeME", listeners) >= GRACE);
+        }
+        // Nobody is named: as it was before there were lines.
+        for message in [&b""[..], b"1", b"the lock was released"] {
+            assert_eq!(hold_back(message, "mememeME", 4), Duration::ZERO);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! cluster all three must live in one slot, so the prefix becomes one of sixteen hash tags `{prefix:0}` … `{prefix:f}`:
 //! the key's hash chooses it and the lock id carries it, so that a release finds the slot from the id alone.
 
-use syncguard_core::{Key, LockError, LockId, Result};
+use syncguard_core::{HashId, Key, LockError, LockId, Result};
 
 /// The longest prefix, in bytes, under which no name of the longest key has to be shortened. The TypeScript original
 /// shortens in another form: beyond this, a fleet of both would count one lock twice, and later hold it twice.
@@ -85,6 +85,15 @@ impl Names {
     /// The name of the index of an id.
     pub(crate) fn index(&self, lock_id: &LockId) -> String {
         join(self.prefix(lock_id.tag()), "id:", lock_id.as_str())
+    }
+
+    /// The name of the line of processes that wait for a lock; `lock_id` is any id made for that lock.
+    ///
+    /// It has the form of an index, which is reserved and passed over by whoever lists or cleans up, also by programs
+    /// that know no lines. No index has this name: of an id that is made by chance nobody knows the hash beforehand.
+    pub(crate) fn line(&self, lock: &str, lock_id: &LockId) -> String {
+        let hash = HashId::of(lock).to_string();
+        join(self.prefix(lock_id.tag()), "id:", &hash[..LockId::LENGTH])
     }
 
     /// A fresh id that leads to the key's slot.
@@ -255,6 +264,7 @@ mod tests {
         assert_eq!(names.kind(&of.lock), Some((number, Kind::Lock)));
         assert_eq!(names.kind(&of.counter), Some((number, Kind::Counter)));
         assert_eq!(names.kind(&names.index(&id)), Some((number, Kind::Index)));
+        assert_eq!(names.kind(&names.line(&of.lock, &id)), Some((number, Kind::Index)), "nobody lists or purges it");
         assert_eq!(names.kind("{other:0}:job"), None);
     }
 
@@ -298,6 +308,7 @@ mod tests {
             let id = names.lock_id(&key);
             assert_eq!(slot(&of.lock), slot(&of.counter));
             assert_eq!(slot(&of.lock), slot(&names.index(&id)));
+            assert_eq!(slot(&of.lock), slot(&names.line(&of.lock, &id)));
             assert!(names.accepts(&id, of.tag));
             tags.insert(of.tag);
         }

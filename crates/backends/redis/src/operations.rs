@@ -40,6 +40,8 @@ pub(crate) struct Operations {
     pub(crate) is_cleaning: AtomicBool,
     pub(crate) own_locks: OwnLocks,
     pub(crate) listener: Option<Listener>,
+    /// What releases call this process: eight characters by chance, nothing else.
+    pub(crate) listener_name: Arc<str>,
     /// Hears all releases, for those who watch. Apart, because a user may be forbidden this and not the other.
     pub(crate) overhearer: Option<Listener>,
     /// Shared by all listings, so that several together are no faster than one.
@@ -53,19 +55,32 @@ impl Operations {
         (ttl.duration() / 3).max(Duration::from_secs(1)).min(self.timeout)
     }
 
+    /// How many tasks of this process wait to hear of this lock's release.
+    fn waiters(&self, lock: &str) -> usize {
+        self.listener.as_ref().map_or(0, |listener| listener.waiters(lock))
+    }
+
     /// The storage name of an id's lock: remembered, or read from the index.
-    pub(crate) async fn locate(&self, lock_id: &LockId) -> Result<Option<(Arc<str>, String)>> {
+    pub(crate) async fn locate(&self, lock_id: &LockId) -> Result<Option<Located>> {
         let index = self.names.index(lock_id);
-        if let Some(lock) = self.own_locks.name(lock_id) {
-            return Ok(Some((lock, index)));
+        if let Some((lock, contended)) = self.own_locks.find(lock_id) {
+            return Ok(Some(Located { lock, index, contended }));
         }
         let mut get = Cmd::new();
         get.arg("GET").arg(&index);
         let answer = self.router.command(&get, &index, self.timeout).await.map_err(CallError::into_lock_error)?;
         // An index may lead only to a lock of this prefix: never to a counter, an index or somebody else's key.
         let lock = reply::string(&answer)?.filter(|lock| self.names.is_lock(lock));
-        Ok(lock.map(|lock| (Arc::from(lock), index)))
+        Ok(lock.map(|lock| Located { lock: Arc::from(lock), index, contended: false }))
     }
+}
+
+/// Where the lock of an id is.
+pub(crate) struct Located {
+    pub(crate) lock: Arc<str>,
+    pub(crate) index: String,
+    /// Whether this process had to wait for it.
+    pub(crate) contended: bool,
 }
 
 /// How long the names live in Redis: as long as every backend calls the lock alive.

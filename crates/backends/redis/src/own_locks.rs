@@ -23,18 +23,21 @@ struct Inner {
 
 struct Entry {
     lock: Arc<str>,
+    /// Whether this process had to wait for it: then others may wait as well.
+    contended: bool,
     forget_at: BootTime,
 }
 
 impl OwnLocks {
-    pub(crate) fn remember(&self, lock_id: &LockId, lock: &str, ttl: Ttl) {
+    pub(crate) fn remember(&self, lock_id: &LockId, lock: &str, ttl: Ttl, contended: bool) {
         let now = SystemClock.boot();
         let mut inner = self.inner();
         if inner.locks.len() >= inner.sweep_at {
             inner.locks.retain(|_, entry| entry.forget_at > now);
             inner.sweep_at = (inner.locks.len() * 2).max(1024);
         }
-        inner.locks.insert(lock_id.clone(), Entry { lock: Arc::from(lock), forget_at: forget_at(now, ttl) });
+        let entry = Entry { lock: Arc::from(lock), contended, forget_at: forget_at(now, ttl) };
+        inner.locks.insert(lock_id.clone(), entry);
     }
 
     /// The lock was renewed.
@@ -44,8 +47,9 @@ impl OwnLocks {
         }
     }
 
-    pub(crate) fn name(&self, lock_id: &LockId) -> Option<Arc<str>> {
-        self.inner().locks.get(lock_id).map(|entry| entry.lock.clone())
+    /// The lock's name, and whether it was contended.
+    pub(crate) fn find(&self, lock_id: &LockId) -> Option<(Arc<str>, bool)> {
+        self.inner().locks.get(lock_id).map(|entry| (entry.lock.clone(), entry.contended))
     }
 
     pub(crate) fn forget(&self, lock_id: &LockId) {
@@ -73,15 +77,15 @@ mod tests {
         // Dead as soon as they are written, were it not for the tolerance; so count what a sweep may keep.
         let long = Ttl::from_millis(60_000).unwrap();
         let kept = LockId::random();
-        own.remember(&kept, "app:kept", long);
+        own.remember(&kept, "app:kept", long, true);
         for _ in 0..10_000 {
             let id = LockId::random();
-            own.remember(&id, "app:leaked", long);
+            own.remember(&id, "app:leaked", long, false);
             own.inner().locks.get_mut(&id).unwrap().forget_at = BootTime::from_start(std::time::Duration::ZERO);
         }
         assert!(own.inner().locks.len() <= 2048, "{}", own.inner().locks.len());
-        assert_eq!(own.name(&kept).as_deref(), Some("app:kept"));
+        assert_eq!(own.find(&kept), Some((Arc::from("app:kept"), true)));
         own.forget(&kept);
-        assert_eq!(own.name(&kept), None);
+        assert_eq!(own.find(&kept), None);
     }
 }

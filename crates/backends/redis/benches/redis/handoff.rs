@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use syncguard_core::{LockBackend, Locker};
 use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::RedisServer;
+use syncguard_testkit::redis::RespClient;
 
 use crate::{percentile, server};
 
@@ -18,7 +19,20 @@ const HOLD: Duration = Duration::from_millis(5);
 struct Race {
     released: Mutex<Option<Instant>>,
     waits: Mutex<Vec<f64>>,
+    /// How long each acquire took, queueing included.
+    turns: Mutex<Vec<f64>>,
     sections: AtomicUsize,
+    /// A port, if somebody who is dead is put in front of the line before each release.
+    dead: Option<u16>,
+}
+
+/// What came of it.
+struct Figures {
+    p50: f64,
+    p99: f64,
+    attempts: f64,
+    /// The longest wait for a turn, against the mean.
+    unfairness: f64,
 }
 
 pub(crate) async fn run() {
@@ -26,19 +40,30 @@ pub(crate) async fn run() {
     let server = server();
     let trip = round_trip(&server).await;
     println!("  one round trip after a pause as long as a hold (p50): {trip:.3} ms");
-    for (waiters, clients) in [(1, 1), (100, 1), (100, 100)] {
+    for (waiters, clients) in [(1, 1), (1, 2), (100, 1), (100, 20), (100, 100)] {
         for wake in [true, false] {
             // Without wake-ups a hundred waiters starve each other: fewer sections say as much.
-            let sections = if wake { 300 } else { 40 };
-            let figures = race(&server, waiters, clients, wake, sections).await;
-            let (p50, p99, attempts) = figures;
-            let (kind, trips) = (if wake { "on " } else { "off" }, p50 / trip);
-            println!(
-                "  {waiters:>3} waiters in {clients:>3} clients, wake-ups {kind}: p50 {p50:>7.2} = {trips:>5.1} round trips, p99 {p99:>8.2}, {attempts:.1} attempts per section"
-            );
+            let sections = if wake { 600 } else { 40 };
+            let figures = race(&server, waiters, clients, (wake, None), sections).await;
+            tell(waiters, clients, if wake { "on " } else { "off" }, trip, &figures);
         }
     }
-    println!("  reach with wake-ups: ≤ 3 round trips with 1 waiter, ≤ 6 with 100; ≤ 4 attempts per section");
+    println!("  with somebody dead in front of the line at each release:");
+    for (waiters, clients) in [(1, 2), (100, 100)] {
+        let figures = race(&server, waiters, clients, (true, Some(server.port())), 100).await;
+        tell(waiters, clients, "on ", trip, &figures);
+    }
+    println!(
+        "  reach with wake-ups: ≤ 2 round trips with 1 waiter or 1 client, ≤ 5 and p99 ≤ 10 ms with 100; ≤ 4 attempts per section"
+    );
+}
+
+fn tell(waiters: usize, clients: usize, wake: &str, trip: f64, figures: &Figures) {
+    let Figures { p50, p99, attempts, unfairness } = figures;
+    let trips = p50 / trip;
+    println!(
+        "  {waiters:>3} waiters in {clients:>3} clients, wake-ups {wake}: p50 {p50:>7.2} = {trips:>5.1} round trips, p99 {p99:>8.2}, {attempts:.1} attempts per section, longest wait {unfairness:.1} × the mean"
+    );
 }
 
 async fn round_trip(server: &RedisServer) -> f64 {
@@ -55,12 +80,26 @@ async fn round_trip(server: &RedisServer) -> f64 {
     percentile(&mut trips, 0.5)
 }
 
-async fn race(server: &RedisServer, waiters: usize, clients: usize, wake: bool, sections: usize) -> (f64, f64, f64) {
-    let race = Arc::new(Race { released: Mutex::default(), waits: Mutex::default(), sections: AtomicUsize::new(0) });
+async fn race(
+    server: &RedisServer,
+    waiters: usize,
+    clients: usize,
+    (wake, dead): (bool, Option<u16>),
+    sections: usize,
+) -> Figures {
+    let race = Arc::new(Race {
+        released: Mutex::default(),
+        waits: Mutex::default(),
+        turns: Mutex::default(),
+        sections: AtomicUsize::new(0),
+        dead,
+    });
     let mut lockers = Vec::new();
     for _ in 0..clients {
-        let options =
-            RedisBuilder::from_url(&server.url()).unwrap().wake(wake).prefix(format!("r{waiters}-{clients}-{wake}"));
+        let options = RedisBuilder::from_url(&server.url())
+            .unwrap()
+            .wake(wake)
+            .prefix(format!("r{waiters}-{clients}-{wake}-{}", dead.is_some()));
         lockers.push(Locker::new(options.connect().await.unwrap()));
     }
     server.command(&["CONFIG", "RESETSTAT"]);
@@ -73,20 +112,31 @@ async fn race(server: &RedisServer, waiters: usize, clients: usize, wake: bool, 
     }
     let done = race.sections.load(Ordering::SeqCst);
     let calls = calls(server);
-    let mut waits = race.waits.lock().unwrap().clone();
+    let (mut waits, mut turns) = (race.waits.lock().unwrap().clone(), race.turns.lock().unwrap().clone());
     // The first holders come while the others still arrive.
     waits.drain(..waits.len().min(10));
-    (percentile(&mut waits, 0.5), percentile(&mut waits, 0.99), calls / done as f64 - 1.0)
+    let mean = turns.iter().sum::<f64>() / turns.len() as f64;
+    Figures {
+        p50: percentile(&mut waits, 0.5),
+        p99: percentile(&mut waits, 0.99),
+        attempts: calls / done as f64 - 1.0,
+        unfairness: percentile(&mut turns, 1.0) / mean,
+    }
 }
 
 async fn one(locker: Locker, race: Arc<Race>, sections: usize) {
     while race.sections.load(Ordering::SeqCst) < sections {
+        let start = Instant::now();
         let guard = locker.lock("k").ttl(Duration::from_secs(60)).wait_forever().acquire().await.unwrap();
+        race.turns.lock().unwrap().push(start.elapsed().as_secs_f64() * 1000.0);
         if let Some(released) = race.released.lock().unwrap().take() {
             race.waits.lock().unwrap().push(released.elapsed().as_secs_f64() * 1000.0);
         }
         let section = race.sections.fetch_add(1, Ordering::SeqCst) + 1;
         tokio::time::sleep(HOLD).await;
+        if let Some(port) = race.dead {
+            put_somebody_dead_in_front(port);
+        }
         *race.released.lock().unwrap() = Some(Instant::now());
         guard.release().await.unwrap();
         // Whoever held it stands back until somebody else does, so that a waiter and not the holder is measured.
@@ -97,6 +147,15 @@ async fn one(locker: Locker, race: Arc<Race>, sections: usize) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// A line is told from an index by what it holds: names of eight characters and no colon.
+fn put_somebody_dead_in_front(port: u16) {
+    let script = "for _, name in ipairs(redis.call('KEYS', '*-true:id:*')) do \
+        local line = redis.call('GET', name) \
+        if #line % 8 == 0 and not string.find(line, ':', 1, true) then redis.call('PSETEX', name, 30000, 'deadDEAD' .. line) end \
+        end";
+    RespClient::connect(port).unwrap().command_raw(&["EVAL", script, "0"]).unwrap();
 }
 
 fn calls(server: &RedisServer) -> f64 {

@@ -78,6 +78,7 @@ fn value_head(key: &str) -> String {
 /// The same text that the backend sends.
 fn stripped(source: &str) -> String {
     let source = source.replace("--#include read", include_str!("../../scripts/read.lua"));
+    let source = source.replace("--#include line", include_str!("../../scripts/line.lua"));
     let source = source.replace("TOLERANCE_MS", &syncguard_core::time::TOLERANCE_MS.to_string());
     let lines: Vec<&str> =
         source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--")).collect();

@@ -19,21 +19,28 @@ impl Operations {
                 .with_hint("on a cluster the id carries the slot: make it with `new_lock_id`"));
         }
         let router = self.careful.as_ref().map_or(&*self.router, |(router, _)| router);
-        let outcome = self.run(router, request, &names).await?;
+        let waiters = self.waiters(&names.lock);
+        let outcome = self.run(router, request, &names, waiters).await?;
         if let AcquireOutcome::Acquired(_) = outcome {
             if let Some((router, wait)) = &self.careful {
                 self.replicate(router, *wait, request, &names).await?;
             }
-            self.own_locks.remember(request.lock_id, &names.lock, request.ttl);
+            self.own_locks.remember(request.lock_id, &names.lock, request.ttl, waiters > 0);
         }
         Ok(outcome)
     }
 
-    async fn run(&self, router: &Router, request: AcquireRequest<'_>, names: &KeyNames) -> Result<AcquireOutcome> {
+    /// `waiters`: how many tasks of this process wait to hear of this lock's release.
+    async fn run(
+        &self,
+        router: &Router,
+        request: AcquireRequest<'_>,
+        names: &KeyNames,
+        waiters: usize,
+    ) -> Result<AcquireOutcome> {
         let index = self.names.index(request.lock_id);
-        let life = life(request.ttl);
+        let life_ms = life(request.ttl);
         let (head, tail) = (value_head(request.lock_id), value_tail(request));
-        let floor = if self.fence_floor { "1" } else { "" };
         let mut dead: Option<(String, Option<String>)> = None;
         // Each round removes one dead holder; a second one can only appear if others acquire in between.
         for _ in 0..4 {
@@ -41,13 +48,14 @@ impl Operations {
                 Some((id, dead_index)) => (Some(id.as_str()), dead_index.as_deref()),
                 None => (None, None),
             };
-            let keys = [names.lock.as_str(), &index, &names.counter, dead_index.unwrap_or_default()];
-            let keys = &keys[..3 + usize::from(dead_index.is_some())];
-            let args = [life.as_str(), &head, &tail, floor, dead_id.unwrap_or_default()];
-            // What is absent at the end is not sent.
-            let absent = usize::from(dead_id.is_none()) + usize::from(dead_id.is_none() && !self.fence_floor);
-            let args = &args[..args.len() - absent];
-            let answer = router.script(&script::ACQUIRE, keys, args, self.bound(request.ttl)).await;
+            let line = (waiters > 0 || dead_index.is_some()).then(|| self.names.line(&names.lock, request.lock_id));
+            let me = (waiters > 0).then_some(&*self.listener_name);
+            let keys = [Some(&*names.lock), Some(&*index), Some(&*names.counter), line.as_deref(), dead_index];
+            let floor = self.fence_floor.then_some("1");
+            let more = (waiters > 1).then_some("1");
+            let args = [Some(&*life_ms), Some(&*head), Some(&*tail), floor, dead_id, me, more];
+            let (keys, args) = (Words::new(keys), Words::new(args));
+            let answer = router.script(&script::ACQUIRE, keys.get(), args.get(), self.bound(request.ttl)).await;
             match reply::acquire(&answer.map_err(CallError::into_lock_error)?, &head)? {
                 AcquireReply::Decided(outcome) => return Ok(outcome),
                 AcquireReply::Dead(id) => {
@@ -90,6 +98,23 @@ impl Operations {
         let keys = [names.lock.as_str(), &index];
         let answer = self.router.script(&script::RELEASE, &keys, &[&value_head(request.lock_id)], self.timeout).await;
         answer.is_ok_and(|answer| reply::release(&answer).is_ok_and(|(outcome, _)| outcome.is_released()))
+    }
+}
+
+/// Words by place, of which those at the end may be absent: they are not sent.
+struct Words<'a, const N: usize> {
+    words: [&'a str; N],
+    sent: usize,
+}
+
+impl<'a, const N: usize> Words<'a, N> {
+    fn new(words: [Option<&'a str>; N]) -> Self {
+        let sent = words.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        Self { words: words.map(Option::unwrap_or_default), sent }
+    }
+
+    fn get(&self) -> &[&'a str] {
+        &self.words[..self.sent]
     }
 }
 

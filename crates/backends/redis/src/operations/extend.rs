@@ -2,13 +2,13 @@
 
 use syncguard_core::{AbsentReason, ExtendOutcome, LockId, Result, Ttl};
 
-use super::{Operations, life, value_head};
+use super::{Located, Operations, life, value_head};
 use crate::error::CallError;
 use crate::{reply, script};
 
 impl Operations {
     pub(crate) async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        let Some((lock, index)) = self.locate(lock_id).await? else {
+        let Some(Located { lock, index, .. }) = self.locate(lock_id).await? else {
             return Ok(ExtendOutcome::Absent(Some(AbsentReason::NotFound)));
         };
         let args = [value_head(lock_id), life(ttl)];

@@ -4,19 +4,23 @@ use std::sync::atomic::Ordering;
 
 use syncguard_core::{AbsentReason, LockId, ReleaseOutcome, Result};
 
-use super::{Operations, value_head};
+use super::{Located, Operations, value_head};
 use crate::error::CallError;
 use crate::{reply, script};
 
 impl Operations {
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        let Some((lock, index)) = self.locate(lock_id).await? else {
+        let Some(Located { lock, index, contended }) = self.locate(lock_id).await? else {
             return Ok(ReleaseOutcome::Absent(Some(AbsentReason::NotFound)));
         };
-        // Listeners need no more than the channel's name: the message is empty.
+        // Listeners need no more than the channel's name: the message is empty, unless it names the one whose turn it is.
         let args = [&*value_head(lock_id), ""];
         let args = if self.publish.load(Ordering::Relaxed) { &args[..] } else { &args[..1] };
-        let answer = self.router.script(&script::RELEASE, &[&lock, &index], args, self.timeout).await;
+        // Who had to wait knows that others may, and looks who is next; everybody else is spared that.
+        let line = (contended || self.waiters(&lock) > 0).then(|| self.names.line(&lock, lock_id));
+        let keys = [&*lock, &index, line.as_deref().unwrap_or_default()];
+        let keys = &keys[..2 + usize::from(line.is_some())];
+        let answer = self.router.script(&script::RELEASE, keys, args, self.timeout).await;
         let answer = answer.map_err(CallError::into_lock_error)?;
         let (outcome, heard) = reply::release(&answer)?;
         self.own_locks.forget(lock_id);

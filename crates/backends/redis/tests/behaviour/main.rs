@@ -14,6 +14,7 @@ mod faults;
 mod inspect;
 mod labels;
 mod layout;
+mod line;
 mod logs;
 mod replicas;
 mod rights;
