@@ -119,9 +119,9 @@ async fn a_release_names_the_first_in_line_and_is_heard_by_older_listeners() {
     for url in [redis_url(), redis_cluster_url()] {
         let lock = Lock::at(url);
         let (first, second, third) = (lock.client().await, lock.client().await, lock.client().await);
-        let waited = first.subscribe(&key("k")).await;
+        let own_hint = first.subscribe(&key("k")).await;
         let held = take(&first).await;
-        drop(waited);
+        drop(own_hint);
         let hint_of_second = second.subscribe(&key("k")).await;
         try_in_vain(&second).await;
         let hint_of_third = third.subscribe(&key("k")).await;
@@ -189,7 +189,7 @@ async fn of_a_long_line_the_first_four_are_told_and_now_and_then_everybody() {
     for url in [redis_url(), redis_cluster_url()] {
         let lock = Lock::at(url);
         let holder = lock.client().await;
-        let waited = holder.subscribe(&key("k")).await;
+        let own_hint = holder.subscribe(&key("k")).await;
         let waiter = lock.client().await;
         let held = take(&holder).await;
         let hint = waiter.subscribe(&key("k")).await;
@@ -218,7 +218,7 @@ async fn of_a_long_line_the_first_four_are_told_and_now_and_then_everybody() {
             }
         };
         assert_eq!(told, "-");
-        drop(waited);
+        drop(own_hint);
     }
 }
 
@@ -235,9 +235,9 @@ async fn a_killed_process_in_line_costs_the_others_a_moment() {
     }
     let lock = Lock::at(redis_url());
     let (holder, waiter) = (lock.client().await, lock.client().await);
-    let waited = holder.subscribe(&key("k")).await;
+    let own_hint = holder.subscribe(&key("k")).await;
     let held = take(&holder).await;
-    drop(waited);
+    drop(own_hint);
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "line::a_killed_process_in_line_costs_the_others_a_moment", "--nocapture"])
         .env(PREFIX, &lock.prefix)
@@ -267,9 +267,9 @@ async fn a_killed_process_in_line_costs_the_others_a_moment() {
 async fn a_line_has_room_for_so_many_and_what_else_lies_there_harms_nobody() {
     let lock = Lock::at(redis_url());
     let (holder, waiter) = (lock.client().await, lock.client().await);
-    let waited = holder.subscribe(&key("k")).await;
+    let own_hint = holder.subscribe(&key("k")).await;
     let held = take(&holder).await;
-    drop(waited);
+    drop(own_hint);
     let _hint = waiter.subscribe(&key("k")).await;
     raw(lock.port, &["PSETEX", &lock.line_name(), "600000", &"somebody".repeat(256)]);
 
