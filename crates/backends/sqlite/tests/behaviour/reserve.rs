@@ -124,6 +124,26 @@ async fn a_fence_that_was_given_is_never_taken_back() {
     assert_eq!(count(&backend, "k").await, promised + 1);
 }
 
+#[tokio::test]
+async fn without_a_promise_on_the_disk_no_higher_fence_is_given() {
+    let scene = Scene::new();
+    let backend = scene.open();
+    count(&backend, "k").await;
+    let promised = counter(&scene, "k");
+    // A disk that takes no more promises, and a key that has one fence left.
+    let refuse = "CREATE TRIGGER refused BEFORE UPDATE OF fence ON syncguard_fence_counters
+                  BEGIN SELECT RAISE(ABORT, 'refused'); END";
+    scene.sql().execute_batch(refuse).unwrap();
+    scene.sql().execute("UPDATE syncguard_fence_counters SET given = fence - 1", []).unwrap();
+
+    assert_eq!(count(&backend, "k").await, promised);
+    let (key, lock_id) = (key("k"), LockId::random());
+    assert!(backend.acquire(AcquireRequest::new(&key, &lock_id, Ttl::DEFAULT)).await.is_err());
+
+    assert!(!backend.is_locked(&key).await.unwrap());
+    assert_eq!(counter(&scene, "k"), promised);
+}
+
 /// Counts whenever it is told to, and says the fence.
 fn count_on_demand(path: &Path) {
     let backend = open(path).unwrap();
