@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use redis::{RedisError, RedisResult, Value};
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
@@ -22,6 +22,8 @@ use crate::stream::Stream;
 const WORTH_A_WRITE: usize = 4;
 /// What one read takes in.
 const READ_BYTES: usize = 16 * 1024;
+/// No reply to anything that is asked here is nearly as long: a server that never ends one must not fill the memory.
+const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
 
 /// The callers' end of a stream. Cheap to clone.
 #[derive(Clone)]
@@ -59,6 +61,7 @@ impl Multiplexed {
             filled: 0,
             writing: Vec::new(),
             written: 0,
+            is_flushed: true,
         };
         (Self(queue), driver)
     }
@@ -136,6 +139,8 @@ pub(crate) struct Driver {
     /// What is being written; up to `written` it has left.
     writing: Vec<u8>,
     written: usize,
+    /// TLS keeps what was written until it is told, and may not be able to send it at once.
+    is_flushed: bool,
 }
 
 impl Driver {
@@ -158,7 +163,7 @@ impl Driver {
             }
             let mut queue = lock(&self.queue);
             // While a write is stuck, the stream wakes the task when it can go on.
-            if queue.requests.is_empty() || self.is_writing() {
+            if queue.requests.is_empty() || self.is_writing() || !self.is_flushed {
                 queue.sleeper = Some(context.waker().clone());
                 return Poll::Pending;
             }
@@ -172,9 +177,6 @@ impl Driver {
     /// Writes what waits, until nothing does or the stream takes no more.
     fn write(&mut self, context: &mut Context<'_>) -> RedisResult<()> {
         loop {
-            if !self.is_writing() && !self.take_requests() {
-                return Ok(());
-            }
             while self.is_writing() {
                 let write = Pin::new(&mut self.stream).poll_write(context, &self.writing[self.written..]);
                 match write? {
@@ -182,9 +184,14 @@ impl Driver {
                     Poll::Ready(count) => self.written += count,
                     Poll::Pending => return Ok(()),
                 }
+                self.is_flushed = false;
             }
-            // TLS keeps what was written until it is told. If it cannot flush now, its socket wakes the task.
-            let _ = Pin::new(&mut self.stream).poll_flush(context)?;
+            if !self.is_flushed {
+                self.is_flushed = Pin::new(&mut self.stream).poll_flush(context)?.is_ready();
+            }
+            if !self.is_flushed || !self.take_requests() {
+                return Ok(());
+            }
         }
     }
 
@@ -213,7 +220,7 @@ impl Driver {
                 let reply = resp::value(&self.heard[self.dealt_out..self.dealt_out + length])?;
                 self.dealt_out += length;
                 dealt += 1;
-                self.deal_out(reply);
+                self.deal_out(reply)?;
             }
             if self.fill(context)?.is_pending() {
                 return Ok(dealt);
@@ -227,6 +234,9 @@ impl Driver {
         (self.dealt_out, self.filled) = (0, rest.len());
         self.heard.copy_within(rest, 0);
         if self.filled == self.heard.len() {
+            if self.filled >= MAX_REPLY_BYTES {
+                return Err((ErrorKind::Parse, "a reply of the redis server does not end").into());
+            }
             self.heard.resize(self.filled * 2, 0);
         }
         let mut buffer = ReadBuf::new(&mut self.heard[self.filled..]);
@@ -239,10 +249,11 @@ impl Driver {
         }
     }
 
-    /// Gives a reply to whoever is first in line. A reply that nobody asked for is none of ours.
-    fn deal_out(&mut self, reply: Value) {
+    /// Gives a reply to whoever is first in line. One that nobody asked for ends the stream: the next would be taken for
+    /// the answer to another question.
+    fn deal_out(&mut self, reply: Value) -> RedisResult<()> {
         match self.owed.pop_front() {
-            None => {}
+            None => return Err((ErrorKind::Parse, "the redis server answers what nobody asked").into()),
             Some(Call::One(answer)) => drop(answer.send(Ok(reply))),
             Some(Call::Several { left: 1, mut got, answer }) => {
                 got.push(reply);
@@ -253,6 +264,7 @@ impl Driver {
                 self.owed.push_front(Call::Several { left: left - 1, got, answer });
             }
         }
+        Ok(())
     }
 }
 
@@ -279,16 +291,19 @@ fn broken() -> RedisError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use redis::ErrorKind;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
 
     fn connected() -> (Multiplexed, DuplexStream) {
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let (calls, driver) = Multiplexed::new(Stream::over(ours));
+        let (ours, theirs) = duplex(1 << 16);
+        (over(ours), theirs)
+    }
+
+    fn over(stream: impl crate::stream::Duplex + 'static) -> Multiplexed {
+        let (calls, driver) = Multiplexed::new(Stream::over(stream));
         tokio::spawn(driver.run());
-        (calls, theirs)
+        calls
     }
 
     #[tokio::test]
@@ -362,5 +377,84 @@ mod tests {
 
         assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::Parse);
         assert!(calls.one(b"b").await.is_err());
+    }
+
+    /// Keeps what is written until it is flushed, as TLS does.
+    struct Keeping {
+        kept: Vec<u8>,
+        inner: DuplexStream,
+    }
+
+    impl AsyncRead for Keeping {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.inner).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for Keeping {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            self.kept.extend_from_slice(buf);
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            let this = self.get_mut();
+            while !this.kept.is_empty() {
+                let count = std::task::ready!(Pin::new(&mut this.inner).poll_write(cx, &this.kept))?;
+                this.kept.drain(..count);
+            }
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_stream_keeps_back_is_sent_when_there_is_room() {
+        let (near, mut far) = duplex(8);
+        let multiplexed = over(Keeping { kept: Vec::new(), inner: near });
+        let question = vec![b'x'; 100];
+        let server = async {
+            far.read_exact(&mut [0; 100]).await.unwrap();
+            far.write_all(b":7\r\n").await.unwrap();
+        };
+
+        let (answer, ()) = tokio::join!(multiplexed.one(&question), server);
+
+        assert_eq!(answer.unwrap(), Value::Int(7));
+    }
+
+    #[tokio::test]
+    async fn replies_reach_their_callers_in_order_and_one_too_many_ends_the_stream() {
+        let (multiplexed, mut far) = connected();
+        let server = async {
+            far.read_exact(&mut [0; 3]).await.unwrap();
+            far.write_all(b":1\r\n:2\r\n:3\r\n").await.unwrap();
+        };
+
+        let (first, others, ()) = tokio::join!(multiplexed.one(b"a"), multiplexed.several(b"bc", 2), server);
+
+        assert_eq!((first.unwrap(), others.unwrap()), (Value::Int(1), vec![Value::Int(2), Value::Int(3)]));
+        far.write_all(b":4\r\n").await.unwrap();
+        // Closed by the reader, who does not wait for a question.
+        assert_eq!(far.read(&mut [0; 8]).await.unwrap(), 0);
+        assert!(multiplexed.is_closed() && multiplexed.one(b"d").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_reply_without_end_is_given_up() {
+        let (near, mut far) = duplex(1024 * 1024);
+        let multiplexed = over(near);
+        let server = async {
+            far.write_all(b"$536870912\r\n").await.unwrap();
+            let flood = vec![b'x'; 1024 * 1024];
+            while far.write_all(&flood).await.is_ok() {}
+        };
+
+        let (answer, ()) = tokio::join!(multiplexed.one(b"a"), server);
+
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Parse);
     }
 }
