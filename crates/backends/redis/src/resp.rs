@@ -1,8 +1,8 @@
 //! Where does a reply end, and what does it say?
 //!
 //! The protocol that every server speaks without being asked (RESP2), as far as replies go, and requests put together
-//! in one piece of memory. The driver's own reader is made for streams of any kind and was a third of what a call cost
-//! this process; error replies, which are rare, are still read by it.
+//! in one piece of memory. The driver's own reader is made for streams of any kind; error replies, which are rare, are
+//! still read by it.
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 
