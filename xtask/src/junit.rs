@@ -3,7 +3,7 @@
 //! Read from the `JUnit` report of nextest. Its writer is one library with one layout (elements in order, attributes in
 //! double quotes), so a scan for its elements is enough; the tests below hold a sample of it.
 
-use crate::canary;
+use crate::secrets;
 
 /// One test of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) struct TestCase {
     pub(crate) flaky: bool,
     /// The reasons of the `SKIPPED case: reason` lines it printed.
     pub(crate) skipped: Vec<String>,
-    /// Whether anything that it printed, in whichever try, shows a secret of the tests: see `canary`.
+    /// Whether anything that it printed, in whichever try, shows a secret of the tests: see `secrets`.
     pub(crate) told_a_secret: bool,
 }
 
@@ -42,7 +42,7 @@ fn parse_case(text: &str) -> Option<TestCase> {
         passed,
         flaky,
         skipped,
-        told_a_secret: content.to_lowercase().contains(canary::WORD),
+        told_a_secret: content.to_lowercase().contains(secrets::WORD),
     })
 }
 

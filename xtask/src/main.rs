@@ -4,7 +4,6 @@
 //! programs the tests need. The servers themselves come from `syncguard-testkit`. [`ship`] makes what people install.
 
 mod bench;
-mod canary;
 mod cargo;
 #[cfg(test)]
 mod dependencies;
@@ -13,6 +12,7 @@ mod junit;
 mod matrix;
 mod mutants;
 mod scope;
+mod secrets;
 mod seeded;
 mod setup;
 mod ship;

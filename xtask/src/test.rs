@@ -14,7 +14,7 @@ use syncguard_testkit::shared::Servers;
 
 use crate::junit::{self, TestCase};
 use crate::scope::Scope;
-use crate::{canary, cargo, instructions, seeded, setup, summary};
+use crate::{cargo, instructions, secrets, seeded, setup, summary};
 
 /// Where nextest writes its report, below the target folder: see the profile `ci` in `.config/nextest.toml`.
 const REPORT: &str = "nextest/ci/junit.xml";
@@ -82,7 +82,7 @@ impl Steps {
         self.note("tests", status.success());
         let text = fs::read_to_string(&report).with_context(|| format!("no report at {}", report.display()))?;
         let tests = junit::parse(&text);
-        let (said, kept) = canary::report(&tests, text.len());
+        let (said, kept) = secrets::report(&tests, text.len());
         print!("{said}");
         self.note("secrets", kept);
         Ok(tests)

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::junit::TestCase;
 
-/// The word, in lower case.
+/// The word, in lower case. Not the name of this module, which the names of its tests begin with.
 pub(crate) const WORD: &str = "canary";
 
 /// Runs the impostor that shows raw names, and prints how it was caught.
