@@ -18,6 +18,15 @@ type History = Arc<Mutex<BTreeMap<(usize, Fence), (Duration, Duration)>>>;
 
 const KEYS: usize = 3;
 
+async fn killed_and_restarted(mut server: PostgresServer) -> PostgresServer {
+    let restart = move || {
+        server.kill_hard();
+        server.restart();
+        server
+    };
+    tokio::task::spawn_blocking(restart).await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_repeats_no_fence_and_makes_no_second_holder() {
     // The one setting that loses acknowledged commits at a kill is overruled by every transaction of ours.
@@ -34,13 +43,7 @@ async fn a_killed_server_repeats_no_fence_and_makes_no_second_holder() {
     for _ in 0..kills {
         tokio::time::sleep(Duration::from_millis(1200)).await;
         before.push(history.lock().await.len());
-        server = tokio::task::spawn_blocking(move || {
-            server.kill_hard();
-            server.restart();
-            server
-        })
-        .await
-        .unwrap();
+        server = killed_and_restarted(server).await;
     }
     // Clients recover by themselves: holds go on after the last restart.
     let at_restart = history.lock().await.len();
@@ -112,13 +115,7 @@ async fn without_its_own_setting_a_killed_server_repeats_fences() {
             let id = LockId::random();
             assert!(literal::acquire_by(&mut client, &statement, key, id.as_str(), 600_000).await.is_some());
         }
-        server = tokio::task::spawn_blocking(move || {
-            server.kill_hard();
-            server.restart();
-            server
-        })
-        .await
-        .unwrap();
+        server = killed_and_restarted(server).await;
         let client = support::sql(&url).await;
         let count = format!("SELECT count(*) FROM {} WHERE fence_key LIKE 'fence:{round}-%'", tables.fences);
         let kept: i64 = client.query_one(&count, &[]).await.unwrap().get(0);
