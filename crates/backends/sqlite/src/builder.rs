@@ -91,9 +91,19 @@ impl SqliteBuilder {
         let (answer, opened) = oneshot::channel();
         let (path, mode) = (self.path, self.mode);
         let durable = self.synchronous == Synchronous::Full || reserve::boot().is_none();
-        // Opening waits for the disk, and perhaps for another process: not on a thread that serves tasks.
-        let opening = move || _ = answer.send(pool::open(&path, durable, mode));
-        pool::start_thread("syncguard-open", opening).map_err(|fault| fault.error())?;
+        // Opening waits for the disk, and perhaps for another process: not on a thread that serves tasks. The thread goes
+        // on as the writer: a second one would be felt by commands that last for milliseconds.
+        let opening = move || match pool::open(&path, durable, mode) {
+            Ok((pool, writer)) => {
+                // Who asked may have left: then this drops the pool, and the writer finds nobody to serve.
+                drop(answer.send(Ok(pool)));
+                if let Some(writer) = writer {
+                    writer.run();
+                }
+            }
+            Err(fault) => _ = answer.send(Err(fault)),
+        };
+        pool::start_thread("syncguard-write", opening).map_err(|fault| fault.error())?;
         let pool = opened.await.unwrap_or_else(|_| Err(Fault::unavailable("opening the lock file failed")));
         Ok(SqliteBackend::new(pool.map_err(|fault| fault.error())?, self.clock, self.cleanup_in_is_locked))
     }

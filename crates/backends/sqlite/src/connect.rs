@@ -13,6 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::channel::CALL_LIMIT;
 use crate::error::Fault;
 use crate::queue::Queue;
+use crate::{reserve, row};
 
 /// `SGLK` in the file's header.
 pub(crate) const APPLICATION_ID: i32 = 0x5347_4c4b;
@@ -140,6 +141,11 @@ fn make_tables(db: &Connection) -> rusqlite::Result<()> {
 
 /// What adds to the file what it lacks.
 fn lacks(db: &Connection) -> rusqlite::Result<Vec<&'static str>> {
+    // These two name every column that may be lacking, and stay prepared for the first lock. To ask for the columns takes
+    // longer than all the rest of an opening.
+    if [row::LOCK_OF_KEY, reserve::COUNTER].iter().all(|sql| db.prepare_cached(sql).is_ok()) {
+        return Ok(Vec::new());
+    }
     let mut lacks = Vec::new();
     for (has, add) in ADDITIONS {
         if !db.query_row(has, [], |row| row.get(0))? {

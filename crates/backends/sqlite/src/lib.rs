@@ -25,6 +25,7 @@ mod file;
 mod health;
 mod inspect;
 mod listener;
+mod log;
 mod names;
 mod operations;
 mod pool;

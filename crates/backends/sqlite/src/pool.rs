@@ -18,6 +18,7 @@ use crate::connect;
 use crate::error::Fault;
 use crate::file::{self, Files};
 use crate::listener::{EVERY_KEY, Listener};
+use crate::log::Log;
 use crate::operations::{Answer, Cleaning, Operation};
 use crate::queue::Queue;
 use crate::writer::{Request, Writer};
@@ -41,8 +42,8 @@ pub(crate) struct Pool {
     pub(crate) pace: Pace,
 }
 
-/// Opens the file, or joins who has it open in this process.
-pub(crate) fn open(path: &Path, durable: bool, mode: Option<u32>) -> Result<Arc<Pool>, Fault> {
+/// Opens the file, with the writer that the caller must run, or joins who has it open in this process.
+pub(crate) fn open(path: &Path, durable: bool, mode: Option<u32>) -> Result<(Arc<Pool>, Option<Writer>), Fault> {
     static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Pool>>>> = Mutex::new(None);
 
     let path = file::resolve(path)?;
@@ -55,20 +56,22 @@ pub(crate) fn open(path: &Path, durable: bool, mode: Option<u32>) -> Result<Arc<
     {
         file::check_mode(&path, mode)?;
         pool.durable.fetch_or(durable, Ordering::Relaxed);
-        return Ok(pool);
+        return Ok((pool, None));
     }
-    let pool = Arc::new(Pool::start(&path, durable, mode)?);
+    let (pool, writer) = Pool::start(&path, durable, mode)?;
+    let pool = Arc::new(pool);
     open.insert(path, Arc::downgrade(&pool));
-    Ok(pool)
+    Ok((pool, Some(writer)))
 }
 
 impl Pool {
-    fn start(path: &Path, durable: bool, mode: Option<u32>) -> Result<Self, Fault> {
+    fn start(path: &Path, durable: bool, mode: Option<u32>) -> Result<(Self, Writer), Fault> {
         let before = file::prepare(path, mode)?;
         // Looked at before anything is put beside it: a foreign file is left as it was.
         let unclaimed = connect::open(path)?;
         let mut queue = Queue::open(path)?;
-        let db = unclaimed.claim(path, &mut queue)?;
+        let mut db = unclaimed.claim(path, &mut queue)?;
+        let log = Log::of(&mut db).map_err(|error| Fault::while_opening(path, &error))?;
         let files = Files::seen_at(path);
         if file::Identity::at(path) != Some(before) {
             return Err(crate::error::replaced(path));
@@ -85,8 +88,9 @@ impl Pool {
             is_cleaning: Arc::default(),
             pace: Pace::default(),
         };
-        let thread = Writer {
+        let writer = Writer {
             db,
+            log,
             queue,
             files,
             inbox,
@@ -95,8 +99,7 @@ impl Pool {
             durable: pool.durable.clone(),
             syncing: None,
         };
-        start_thread("syncguard-write", move || thread.run())?;
-        Ok(pool)
+        Ok((pool, writer))
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -17,7 +17,7 @@ use syncguard_core::{Fence, LockError};
 
 use crate::operations::Failure;
 
-const COUNTER: &str = include_str!("../sql/counter.sql");
+pub(crate) const COUNTER: &str = include_str!("../sql/counter.sql");
 const RAISE_COUNTER: &str = include_str!("../sql/raise_counter.sql");
 const GIVE_PROMISED: &str = include_str!("../sql/give_promised.sql");
 

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use syncguard_core::time::{CLEANUP_GUARD_MS, is_live};
 use syncguard_core::{Fence, Key, Label, LockError, LockId, LockInfo, Timestamp, Ttl};
 
-const LOCK_OF_KEY: &str = include_str!("../sql/lock_of_key.sql");
+pub(crate) const LOCK_OF_KEY: &str = include_str!("../sql/lock_of_key.sql");
 const LOCK_OF_ID: &str = include_str!("../sql/lock_of_id.sql");
 
 /// How a stored lock stands.

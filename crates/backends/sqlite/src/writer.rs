@@ -16,6 +16,7 @@ use crate::channel::Ticket;
 use crate::error::Fault;
 use crate::file::Files;
 use crate::listener::{EVERY_KEY, Listener};
+use crate::log::Log;
 use crate::operations::{Answer, Failure, Operation};
 use crate::queue::Queue;
 use crate::reserve::Giver;
@@ -35,6 +36,7 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) db: Connection,
+    pub(crate) log: Log,
     pub(crate) queue: Queue,
     pub(crate) files: Files,
     pub(crate) inbox: Receiver<Request>,
@@ -65,6 +67,7 @@ impl Writer {
             let mut batch = vec![first];
             self.gather(&mut batch);
             self.serve(batch);
+            self.log.shorten(&self.db);
         }
     }
 

@@ -191,3 +191,17 @@ fn twenty_processes_that_make_the_file_at_once_agree_on_it() {
     let count = |word| answers.iter().filter(|answer| *answer == word).count();
     assert_eq!((count("won"), count("lost")), (1, 19), "{answers:?}");
 }
+
+#[tokio::test]
+async fn who_opens_the_file_to_lock_once_leaves_a_short_log() {
+    let scene = Scene::new();
+    for _ in 0..100 {
+        let locker = Locker::new(scene.open());
+        let guard = locker.lock("one").ttl(Duration::from_secs(600)).try_acquire().await.unwrap();
+        guard.expect("it is free").release().await.unwrap();
+    }
+
+    // Each of them reads all of it first.
+    let pages: i64 = scene.sql().query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| row.get(1)).unwrap();
+    assert!((1..200).contains(&pages), "{pages} pages");
+}
