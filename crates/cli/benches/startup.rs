@@ -73,24 +73,20 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-/// The resident memory of the command and of its watchdog, as /proc tells it.
+/// The resident memory of the command and of its watchdog, as /proc tells it: all of it, and what no other process shares.
 fn memory_of(words: &[String]) -> String {
     let mut process = command(words).spawn().expect("the command runs");
     // Until it has settled, and renewed its lease of three seconds a few times.
     std::thread::sleep(Duration::from_secs(5));
-    let of = |pid: &str| -> Option<(String, String)> {
+    let of = |pid: &str| -> Option<String> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field =
             |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(|text| text.trim().to_owned());
-        Some((field("Name:")?, field("VmRSS:")?))
+        Some(format!("{} {} ({} of its own)", field("Name:")?, field("VmRSS:")?, field("RssAnon:")?))
     };
     let pid = process.id().to_string();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    let all: Vec<String> = std::iter::once(pid.as_str())
-        .chain(children.split_whitespace())
-        .filter_map(of)
-        .map(|(name, memory)| format!("{name} {memory}"))
-        .collect();
+    let all: Vec<String> = std::iter::once(pid.as_str()).chain(children.split_whitespace()).filter_map(of).collect();
     let _ = process.kill();
     let _ = process.wait();
     all.join(", ")

@@ -64,6 +64,32 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// The program as far as `run` needs it.
+///
+/// Most starts are of `run`, and laying out sixteen commands, each with a copy of what all of them understand, takes longer
+/// than taking a lock. Whatever this refuses is for [`Cli`] to answer.
+#[derive(Debug, Parser)]
+#[command(name = "syncguard", disable_help_subcommand = true)]
+pub(crate) struct RunCli {
+    #[command(flatten)]
+    global: Global,
+
+    #[command(subcommand)]
+    command: RunCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RunCommand {
+    Run(Box<RunArgs>),
+}
+
+impl From<RunCli> for Cli {
+    fn from(cli: RunCli) -> Self {
+        let RunCommand::Run(args) = cli.command;
+        Self { global: cli.global, command: Command::Run(args) }
+    }
+}
+
 /// What every command understands.
 #[derive(Args)]
 #[command(next_help_heading = "Backend and output")]
@@ -150,7 +176,10 @@ pub(crate) enum Color {
 }
 
 /// The commands.
+// Deferred: only the command that is asked for has its flags laid out. What they hold is commented by `//`, since clap would
+// take a doc comment for the help of the whole command.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum Command {
     /// Run a command while holding a lock
     Run(Box<RunArgs>),
@@ -188,7 +217,7 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-/// `completions`
+// `completions`
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
     /// bash, elvish, fish, powershell or zsh
@@ -196,7 +225,7 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// `schema`
+// `schema`
 #[derive(Debug, Args)]
 pub(crate) struct SchemaArgs {
     /// The table of the locks, if it is not the default one
@@ -212,10 +241,43 @@ pub(crate) struct SchemaArgs {
     pub(crate) protect: bool,
 }
 
-/// `man`
+// `man`
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
     /// The command whose page is wanted; without it, that of the program
     #[arg(value_name = "COMMAND")]
     pub(crate) command: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> impl Iterator<Item = &str> {
+        ["syncguard"].into_iter().chain(line.split_whitespace())
+    }
+
+    #[test]
+    fn a_run_is_understood_in_the_same_way_without_the_other_commands() {
+        for line in [
+            "run k true",
+            "run k -- true --help",
+            "--url sqlite:x run -n --ttl 5s --label run k -- status run",
+            "run --json -vv --also a --also b --on-lost signal:HUP -E 3 k true",
+            "-q run --skip-if-locked --respawn -c true k",
+        ] {
+            let alone = RunCli::try_parse_from(words(line)).map(Cli::from).map(|cli| format!("{cli:?}"));
+            let whole = Cli::try_parse_from(words(line)).map(|cli| format!("{cli:?}"));
+            assert_eq!(alone.ok(), Some(whole.expect(line)), "{line}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_no_run_is_left_to_the_whole_program() {
+        for line in
+            ["run", "run --help", "--version run k true", "status run", "--url run status k", "help run", "ls run"]
+        {
+            assert!(RunCli::try_parse_from(words(line)).is_err(), "{line}");
+        }
+    }
 }

@@ -28,11 +28,11 @@ mod values;
 use std::process::ExitCode;
 
 use anstream::ColorChoice;
+use clap::Parser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches};
 
-use crate::args::{Cli, Color, Command, Format};
+use crate::args::{Cli, Color, Command, Format, RunCli};
 use crate::exit::Failure;
 use crate::output::Output;
 
@@ -135,10 +135,19 @@ fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Endi
 }
 
 fn parse() -> Result<(Cli, bool), clap::Error> {
-    let matches = Cli::command().try_get_matches()?;
+    if std::env::args_os().any(|word| word == "run")
+        && let Ok((cli, url_on_command_line)) = parse_as::<RunCli>()
+    {
+        return Ok((cli.into(), url_on_command_line));
+    }
+    parse_as::<Cli>()
+}
+
+fn parse_as<P: Parser>() -> Result<(P, bool), clap::Error> {
+    let matches = P::command().try_get_matches()?;
     let in_subcommand = matches.subcommand().and_then(|(_, matches)| matches.value_source("url"));
     let url_on_command_line = [matches.value_source("url"), in_subcommand].contains(&Some(ValueSource::CommandLine));
-    Ok((Cli::from_arg_matches(&matches)?, url_on_command_line))
+    Ok((P::from_arg_matches(&matches)?, url_on_command_line))
 }
 
 /// clap's own message on the right stream, with our exit code, and with nothing in it that a terminal would obey.

@@ -8,7 +8,7 @@ use syncguard::Key;
 
 use crate::values::{self, Wait};
 
-/// `status`
+// `status`
 #[derive(Args)]
 pub(crate) struct StatusArgs {
     /// The lock's name
@@ -27,7 +27,7 @@ impl std::fmt::Debug for StatusArgs {
     }
 }
 
-/// `wait`
+// `wait`
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     /// Wait at most this long, or `forever`
@@ -76,7 +76,7 @@ impl Sort {
     }
 }
 
-/// `list`
+// `list`
 #[derive(Args)]
 #[command(after_long_help = "\
 Keys are shown as hashes, because lists are pasted into tickets; --raw shows the keys themselves.
@@ -119,7 +119,7 @@ impl std::fmt::Debug for ListArgs {
     }
 }
 
-/// `watch`
+// `watch`
 #[derive(Args)]
 #[command(after_long_help = "\
 On a terminal a table is redrawn: q quits, s changes the order, r shows keys or hashes. Elsewhere each change is a line, with \

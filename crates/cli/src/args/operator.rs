@@ -7,7 +7,7 @@ use syncguard::{Fence, Key};
 
 use crate::values;
 
-/// `break`
+// `break`
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 The fence says which holder is meant: it is in `status`, `list` and in every message about a held lock. If another holder has the \
@@ -40,7 +40,7 @@ pub(crate) struct BreakArgs {
     pub(crate) yes: bool,
 }
 
-/// `doctor`
+// `doctor`
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Make warnings fail too
@@ -48,7 +48,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) strict: bool,
 }
 
-/// `bench`
+// `bench`
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Three parts share the time: one client alone (latency), clients on a lock each (throughput), and all on one lock (hand-over, and \

@@ -10,7 +10,7 @@ use syncguard::{Key, Ttl};
 
 use crate::values::{self, Background, GivenLabel, OnLost, Wait};
 
-/// How a lock is taken, by `run` and `acquire` alike.
+// How a lock is taken, by `run` and `acquire` alike.
 #[derive(Debug, Args)]
 pub(crate) struct Taking {
     /// Do not wait
@@ -53,7 +53,7 @@ Examples:
   syncguard run -w forever --ttl 15s --respawn leader:mailer -- ./mailer
   syncguard run ledger:close -- sh -c 'echo \"my fence is $SYNCGUARD_FENCE\"'";
 
-/// `run`
+// `run`
 #[derive(Debug, Args)]
 #[command(override_usage = RUN_USAGE, after_long_help = RUN_HELP)]
 #[allow(clippy::struct_excessive_bools, reason = "one field per flag")]
@@ -127,7 +127,7 @@ pub(crate) struct RunArgs {
     pub(crate) key_and_command: Vec<OsString>,
 }
 
-/// `acquire`
+// `acquire`
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 The handle is a secret: whoever knows it can release the lock. With --format env a failure prints text that makes `eval` fail \
@@ -158,7 +158,7 @@ pub(crate) enum Format {
     Env,
 }
 
-/// `extend`
+// `extend`
 #[derive(Debug, Args)]
 pub(crate) struct ExtendArgs {
     /// The new lease, from now
@@ -169,14 +169,14 @@ pub(crate) struct ExtendArgs {
     pub(crate) handle: Handle,
 }
 
-/// `release`
+// `release`
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]
     pub(crate) handle: Handle,
 }
 
-/// The secret that `acquire` printed. An argument shows in `ps`; the variable and stdin do not.
+// The secret that `acquire` printed. An argument shows in `ps`; the variable and stdin do not.
 #[derive(Args)]
 pub(crate) struct Handle {
     /// The lock id that acquire printed, or `-` to read it from stdin

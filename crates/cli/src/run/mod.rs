@@ -158,6 +158,9 @@ async fn once(
         }
     };
     report.held(since);
+    if !job.respawn {
+        work.no_more();
+    }
     finish::finish(job, locker, locks, since, &outcome, output).await;
     if outcome.watchdog_died { Err(crate::messages::watchdog_died(&outcome.survivors)) } else { Ok(outcome) }
 }

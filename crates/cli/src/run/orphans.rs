@@ -27,15 +27,26 @@ pub(crate) fn reap() -> bool {
     }
 }
 
+fn watchdog() -> Option<Pid> {
+    Pid::from_raw(WATCHDOG.load(Ordering::Relaxed))
+}
+
 fn forget(pid: Pid) {
     let pid = pid.as_raw_nonzero().get();
     let _ = WATCHDOG.compare_exchange(pid, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
+/// Ends the watchdog, which has nothing left to watch, without waiting for it.
+pub(crate) fn send_away() {
+    if let Some(pid) = watchdog() {
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
 /// Ends the watchdog, which has nothing left to watch, and waits for it.
 pub(crate) fn dismiss() {
-    let Some(pid) = Pid::from_raw(WATCHDOG.load(Ordering::Relaxed)) else { return };
-    let _ = rustix::process::kill_process(pid, Signal::KILL);
+    send_away();
+    let Some(pid) = watchdog() else { return };
     while matches!(rustix::process::waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
     forget(pid);
 }

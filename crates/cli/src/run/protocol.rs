@@ -48,9 +48,6 @@ pub(crate) enum Event {
     Survivors(Vec<Process>),
 }
 
-/// A key has 512 bytes at most, and there are few of them: this holds any message.
-const LARGEST: usize = 128 * 1024;
-
 /// The two ends; neither is inherited by the work.
 pub(crate) fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -65,17 +62,23 @@ pub(crate) fn send(socket: impl AsFd, message: &impl Serialize) -> rustix::io::R
 
 /// The next message; `None` when the other side is gone, `WOULDBLOCK` when there is none yet.
 pub(crate) fn receive<M: DeserializeOwned>(socket: impl AsFd) -> rustix::io::Result<Option<M>> {
-    let mut bytes = vec![0; LARGEST];
-    let mut received = rustix::net::recv(&socket, &mut bytes[..], RecvFlags::empty());
-    if matches!(received, Err(Errno::CONNRESET)) {
-        // The other side died with something of ours unread. That is said once; what it said before follows.
-        received = rustix::net::recv(&socket, &mut bytes[..], RecvFlags::empty());
-    }
-    let (received, _) = received?;
-    if received == 0 {
+    // Its length first: memory for the longest message would have to be cleared for every one of them.
+    let length = take(&socket, &mut [], RecvFlags::PEEK | RecvFlags::TRUNC)?;
+    if length == 0 {
         return Ok(None);
     }
-    serde_json::from_slice(&bytes[..received.min(LARGEST)]).map(Some).map_err(|_| Errno::BADMSG)
+    let mut bytes = vec![0; length];
+    take(&socket, &mut bytes, RecvFlags::empty())?;
+    serde_json::from_slice(&bytes).map(Some).map_err(|_| Errno::BADMSG)
+}
+
+fn take(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> rustix::io::Result<usize> {
+    let mut received = rustix::net::recv(&socket, &mut *bytes, flags);
+    if matches!(received, Err(Errno::CONNRESET)) {
+        // The other side died with something of ours unread. That is said once; what it said before follows.
+        received = rustix::net::recv(&socket, bytes, flags);
+    }
+    received.map(|(_, length)| length)
 }
 
 #[cfg(test)]

@@ -139,6 +139,14 @@ impl Work {
         }
     }
 
+    /// Sends the watchdog away, if nothing is left for it to watch and nothing will be started any more. It ends while the
+    /// locks are given back, and whoever waits for us does not wait for that.
+    pub(crate) fn no_more(&self) {
+        if !self.is_working {
+            orphans::send_away();
+        }
+    }
+
     /// Lets go of whatever is still running.
     pub(crate) fn leave(&mut self) {
         self.is_working = false;
