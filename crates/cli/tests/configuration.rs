@@ -244,3 +244,14 @@ fn a_password_where_others_can_read_it_is_warned_of() {
     assert!(open_to(0o644).contains("chmod 600"));
     assert!(!open_to(0o600).contains("warning"));
 }
+
+#[test]
+fn who_asks_is_told_that_a_key_was_never_locked_there() {
+    let lab = Lab::new();
+    let run = || say(lab.bare(["run", "-v", "k", "--", "true"]).env("SYNCGUARD_URL", url(&lab, "misspelt.db"))).stderr;
+
+    let (first, second) = (run(), run());
+
+    assert!(first.contains("misspelt.db, the first lock of this key there"), "{first}");
+    assert!(second.contains("misspelt.db") && !second.contains("the first lock"), "{second}");
+}

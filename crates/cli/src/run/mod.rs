@@ -144,7 +144,10 @@ async fn once(
 ) -> Result<Outcome, Failure> {
     let (locks, waited, since) = take_all(job, locker, signals, output).await?;
     report.acquired(locks.main(), &job.backend_name, waited);
-    output.detail(&format!("acquired with fence {} on {}", locks.main().fence(), job.backend_shown));
+    let fence = locks.main().fence();
+    // Where a key has been locked for years this is news: the space of locks may be another one than was meant.
+    let first = if fence.get() == 1 { ", the first lock of this key there" } else { "" };
+    output.detail(&format!("acquired with fence {fence} on {}{first}", job.backend_shown));
     if let Some(signal) = signals.pending_stop() {
         finish::release_all(&locks, output).await;
         return Err(stopped_before_start(signal));
