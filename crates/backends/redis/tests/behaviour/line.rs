@@ -59,11 +59,20 @@ impl Lock {
         line.as_bytes().chunks(8).map(|name| String::from_utf8(name.to_vec()).unwrap()).collect()
     }
 
+    /// For how long the line lies there if nobody touches it; below zero when there is none or no end of it.
+    fn line_ends_in(&self) -> i64 {
+        raw(self.port, &["PTTL", &self.line_name()]).to_string().parse().unwrap()
+    }
+
     /// A listener that knows nothing of lines, as older programs are.
     async fn older_listener(&self) -> OlderListener {
+        self.listener(self.name()).await
+    }
+
+    async fn listener(&self, channel: String) -> OlderListener {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap();
         let (mut sink, stream) = client.get_async_pubsub().await.unwrap().split();
-        sink.subscribe(self.name()).await.unwrap();
+        sink.subscribe(channel).await.unwrap();
         OlderListener { _sink: sink, stream }
     }
 }
@@ -105,8 +114,7 @@ async fn who_waits_stands_in_line_once_and_who_tries_once_does_not() {
     try_in_vain(&waiter).await;
 
     assert_eq!(lock.line().len(), 1);
-    let left: i64 = raw(lock.port, &["PTTL", &lock.line_name()]).to_string().parse().unwrap();
-    assert!((1..=30_000).contains(&left), "it ends by itself: {left}");
+    assert!((1..=30_000).contains(&lock.line_ends_in()), "it ends by itself: {}", lock.line_ends_in());
     let counts = holder.inspector().unwrap().count().await.unwrap();
     assert_eq!((counts.locks, counts.counters), (1, 1), "a line is neither lock nor counter");
     assert_eq!(holder.purge_expired().await.unwrap(), 0);
@@ -133,13 +141,14 @@ async fn a_release_names_the_first_in_line_and_is_heard_by_older_listeners() {
         first.release(&held.id).await.unwrap();
         assert_eq!(older.hear().await, line[0]);
         assert_eq!(lock.line(), line[1..]);
+        assert!((1..=30_000).contains(&lock.line_ends_in()), "what remains ends by itself: {}", lock.line_ends_in());
         timeout(SOON, hint_of_second.woken()).await.expect("it is its turn");
         let held = take(&second).await;
         drop(hint_of_second);
 
         second.release(&held.id).await.unwrap();
         assert_eq!(older.hear().await, line[1]);
-        assert!(lock.line().is_empty(), "nothing is left of a line in which nobody stands");
+        assert_eq!(raw(lock.port, &["EXISTS", &lock.line_name()]).to_string(), "0", "nothing is left of an empty line");
         timeout(SOON, hint_of_third.woken()).await.expect("it is its turn");
         let held = take(&third).await;
 
@@ -172,16 +181,26 @@ async fn who_gets_the_lock_out_of_turn_leaves_the_line() {
     let lock = Lock::at(redis_url());
     let (holder, waiter) = (lock.client().await, lock.client().await);
     let held = take(&holder).await;
-    let _hint = waiter.subscribe(&key("k")).await;
-    try_in_vain(&waiter).await;
-    assert_eq!(lock.line().len(), 1);
+    let (in_front, behind) = (lock.client().await, lock.client().await);
+    let mut hints = Vec::new();
+    for client in [&in_front, &waiter, &behind] {
+        hints.push(client.subscribe(&key("k")).await);
+        try_in_vain(client).await;
+    }
+    let line = lock.line();
+    assert_eq!(line.len(), 3);
 
     // Nobody waited before it, so it names nobody.
     holder.release(&held.id).await.unwrap();
-    assert_eq!(lock.line().len(), 1);
+    assert_eq!(lock.line(), line);
     take(&waiter).await;
 
-    assert!(lock.line().is_empty(), "it waits no more");
+    assert_eq!(
+        lock.line(),
+        [line[0].clone(), line[2].clone()],
+        "it waits no more, and the others stay where they were"
+    );
+    assert!((1..=30_000).contains(&lock.line_ends_in()), "what remains ends by itself: {}", lock.line_ends_in());
 }
 
 #[tokio::test]
@@ -196,13 +215,17 @@ async fn of_a_long_line_the_first_four_are_told_and_now_and_then_everybody() {
         try_in_vain(&waiter).await;
         let name = lock.line().remove(0);
         // Three dead ones in front of it: it is told, in case they do nothing.
-        let line = format!("dead0001dead0002dead0003{name}dead0004");
+        let line = format!("dead0001dead0002dead0003{name}dead0004dead0005dead0006dead0007");
         raw(lock.port, &["PSETEX", &lock.line_name(), "600000", &line]);
+        let mut first = lock.listener(format!("{}\0dead0001", lock.name())).await;
+        let mut third = lock.listener(format!("{}\0dead0003", lock.name())).await;
 
         assert!(holder.release(&held.id).await.unwrap().is_released());
 
         timeout(SOON, hint.woken()).await.expect("the living act without the dead");
-        assert_eq!(lock.line().len(), 4, "one had its turn");
+        assert_eq!(lock.line().len(), 7, "one had its turn");
+        let told = (first.hear().await, third.hear().await);
+        assert_eq!(told, ("0".to_owned(), "2".to_owned()), "how many to wait for");
         drop(hint);
 
         // Whoever listens to the lock's own channel alone is told as well, though not every time.
