@@ -2,8 +2,8 @@
 //! hold.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use syncguard_core::{
@@ -220,6 +220,86 @@ fn a_renewal_that_its_runtime_never_ran_is_named_by_the_loss() {
     let error = guard.check().unwrap_err();
     assert_eq!(error.code(), ErrorCode::LockLost);
     assert!(error.to_string().contains("never ran"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_renews_is_not_blamed_on_its_renewal() {
+    let guard = locker().lock("k").ttl(SECOND).acquire().await.unwrap();
+
+    sleep(2 * SECOND).await;
+
+    let error = guard.check().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::LockLost);
+    assert!(!error.to_string().contains("renewal"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_are_sent_when_they_are_due_and_again_soon_after_a_failure() {
+    let sent_at = async |every: u64, failures| {
+        let backend = Timed { failures, ..Timed::default() };
+        let request = Locker::new(backend.clone()).lock("k").ttl(10 * SECOND);
+        let guard = request.renew_every(Duration::from_millis(every)).acquire().await.unwrap();
+        sleep(Duration::from_millis(every * 7 / 2)).await;
+        guard.check().unwrap();
+        let sent = backend.sent.lock().unwrap();
+        // Timers are late by up to a millisecond.
+        sent.iter().map(|after| after.as_millis() / 10 * 10).collect::<Vec<_>>()
+    };
+
+    assert_eq!(sent_at(400, 0).await, [400, 800, 1_200]);
+    assert_eq!(sent_at(400, 2).await, [400, 500, 600, 1_000], "a quarter of the interval after a failure");
+    assert_eq!(sent_at(8_000, 0).await, [8_000, 16_000, 24_000], "also when it is more than half of the lease");
+}
+
+/// Memory that notes when it is asked to extend, and fails some of the first times.
+#[derive(Clone)]
+struct Timed {
+    memory: MemoryBackend,
+    start: tokio::time::Instant,
+    sent: Arc<Mutex<Vec<Duration>>>,
+    failures: usize,
+}
+
+impl Default for Timed {
+    fn default() -> Self {
+        Self { memory: MemoryBackend::new(), start: tokio::time::Instant::now(), sent: Arc::default(), failures: 0 }
+    }
+}
+
+impl LockBackend for Timed {
+    type Fence = Fence;
+
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
+    }
+
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
+        self.memory.acquire(request).await
+    }
+
+    async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
+        self.memory.release(lock_id).await
+    }
+
+    async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
+        let count = {
+            let mut sent = self.sent.lock().unwrap();
+            sent.push(self.start.elapsed());
+            sent.len()
+        };
+        if count <= self.failures {
+            return Err(LockError::new(ErrorCode::ServiceUnavailable, "not now"));
+        }
+        self.memory.extend(lock_id, ttl).await
+    }
+
+    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
+        self.memory.lookup(query).await
+    }
+
+    async fn purge_expired(&self) -> Result<u64> {
+        self.memory.purge_expired().await
+    }
 }
 
 /// Answers every acquire with contention, and never tells how long it lasts.

@@ -246,6 +246,8 @@ mod tests {
             acquire(&written_elsewhere, HEAD).unwrap(),
             AcquireReply::Decided(AcquireOutcome::Acquired(_))
         ));
+        let dead = Value::Array(vec![bulk("BBBBBBBBBBBBBBBBBBBBBB")]);
+        assert!(matches!(acquire(&dead, HEAD), Ok(AcquireReply::Dead(id)) if id == "BBBBBBBBBBBBBBBBBBBBBB"));
         for bad in [
             Value::Nil,
             Value::Okay,

@@ -153,7 +153,9 @@ mod tests {
     fn a_boot_is_a_uuid_that_says_something() {
         let boot = parse("adf24f9e-010c-485b-b316-728f378810fe\n");
         assert_eq!(boot, Some(0xadf2_4f9e_010c_485b_u64.cast_signed()));
-        for nothing in ["", "\n", "adf24f9e", "00000000-0000-0000-0000-000000000000", &"x".repeat(36)] {
+        let (long, foreign) = ("adf24f9e-010c-485b-b316-728f378810fe0a", "adf24f9e-010c-485b-zzzz-zzzzzzzzzzzz");
+        let zeros = "00000000-0000-0000-0000-000000000000";
+        for nothing in ["", "\n", "adf24f9e", zeros, &"x".repeat(36), long, foreign] {
             assert_eq!(parse(nothing), None, "{nothing:?}");
         }
     }

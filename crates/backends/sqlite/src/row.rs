@@ -90,3 +90,29 @@ fn unreadable(column: &'static str) -> LockError {
     LockError::internal(format!("the column {column} of a live row in syncguard_locks cannot be read"))
         .with_hint("something else wrote to the file; the row blocks its key until its lease ends")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use syncguard_core::time::TOLERANCE_MS;
+
+    #[test]
+    fn a_lock_is_long_dead_only_past_the_guard() {
+        let stored = Stored {
+            name: String::new(),
+            lock_id: "AAAAAAAAAAAAAAAAAAAAAA".to_owned(),
+            expires_at: Timestamp::from_millis(0),
+            acquired_at: Timestamp::from_millis(0),
+            fence: "000000000000001".to_owned(),
+            user_key: "k".to_owned(),
+            label: None,
+            ttl: None,
+            is_asked_for: false,
+        };
+        let at = |millis| stored.liveness(Timestamp::from_millis(millis)).ok();
+        assert_eq!(at(TOLERANCE_MS - 1), Some(Liveness::Live));
+        assert_eq!(at(TOLERANCE_MS), Some(Liveness::Dead));
+        assert_eq!(at(CLEANUP_GUARD_MS), Some(Liveness::Dead));
+        assert_eq!(at(CLEANUP_GUARD_MS + 1), Some(Liveness::LongDead));
+    }
+}
