@@ -5,13 +5,14 @@
 //! could send two hosts to two different stores without anybody noticing (an empty variable, a misspelt one, two
 //! answers at once) is refused instead of guessed.
 
+mod file;
 mod transport;
 
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use file::Require;
 use syncguard::{RedactedUrl, Scheme};
 
 use crate::args::Global;
@@ -32,22 +33,6 @@ enum Source {
     Variable,
     File(PathBuf),
     Default(PathBuf),
-}
-
-/// Where the locks must be visible.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Require {
-    Remote,
-    Local,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ConfigFile {
-    url: Option<String>,
-    url_file: Option<PathBuf>,
-    require: Option<Require>,
 }
 
 impl Backend {
@@ -177,7 +162,7 @@ fn from_config_files(require: &mut Option<Require>) -> Result<Option<(String, Pa
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Failure::config(format!("cannot read {}: {error}", show(&path)))),
         };
-        let config: ConfigFile = toml::from_str(&text).map_err(|error| bad_config(&path, &error))?;
+        let config = file::parse(&text).map_err(|error| bad_config(&path, &error))?;
         *require = require.or(config.require);
         match (config.url, config.url_file) {
             (Some(_), Some(_)) => {
@@ -192,9 +177,8 @@ fn from_config_files(require: &mut Option<Require>) -> Result<Option<(String, Pa
     Ok(None)
 }
 
-// Only the parser's own message: its full form quotes the line, and the line may hold the password.
-fn bad_config(path: &Path, error: &toml::de::Error) -> Failure {
-    Failure::config(format!("{} is not understood: {}", show(path), escape(error.message())))
+fn bad_config(path: &Path, error: &str) -> Failure {
+    Failure::config(format!("{} is not understood: {}", show(path), escape(error)))
         .hint("it may hold `url = \"…\"` or `url_file = \"…\"`, and `require = \"remote\"` or `\"local\"`")
 }
 

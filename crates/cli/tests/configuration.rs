@@ -179,7 +179,13 @@ fn whatever_could_mean_two_backends_is_refused() {
 #[test]
 fn a_config_file_that_is_not_understood_is_refused_without_being_quoted() {
     let lab = Lab::new();
-    for text in ["urll = \"redis://:CANARY@h\"\n", "url = \"redis://:CANARY@h\n", "url = 5 # CANARY\n"] {
+    for text in [
+        "urll = \"redis://:CANARY@h\"\n",
+        "url = \"redis://:CANARY@h\n",
+        "url = 5 # CANARY\n",
+        "require = \"redis://:CANARY@h\"\n",
+        "\"redis://:CANARY@h\" = true\n",
+    ] {
         config(&lab, text);
         let said = say(&mut lab.bare(["status", "k"]));
         assert_eq!(said.code, Some(78), "{said:?}");

@@ -26,6 +26,9 @@ mod connect;
 mod document;
 mod error;
 mod health;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod inputs;
 mod inspect;
 mod listener;
 mod names;

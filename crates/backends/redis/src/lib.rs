@@ -20,6 +20,9 @@ mod cluster;
 mod connect;
 mod error;
 mod health;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod inputs;
 mod inspect;
 mod listener;
 mod multiplex;

@@ -90,6 +90,6 @@ fn life(ttl: Ttl) -> String {
 
 /// The stored JSON up to what only the server knows:
 /// `{"lockId":…,"expiresAtMs":…,"acquiredAtMs":…,"key":…,"ttlMs":…,"label":…,"fence":…}`.
-fn value_head(lock_id: &LockId) -> String {
+pub(crate) fn value_head(lock_id: &LockId) -> String {
     [r#"{"lockId":""#, lock_id.as_str(), r#"","expiresAtMs":"#].concat()
 }

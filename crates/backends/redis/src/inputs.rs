@@ -1,0 +1,178 @@
+//! What may an answer of a server, or a value under a lock's name, do?
+//!
+//! One function per kind. It takes bytes from anywhere and panics when the readers do, or when they believe something
+//! that nobody may believe. The fuzz targets in `fuzz/` call them, and the bounded properties below: in no other build is
+//! anything of this left.
+
+use redis::Value;
+use syncguard_core::{AcquireOutcome, Fence, LockError, Timestamp};
+
+use crate::operations::value_head;
+use crate::reply::{self, AcquireReply, Stored};
+use crate::resp;
+
+/// A message is not longer than this, whatever was answered.
+const LONGEST_MESSAGE: usize = 1_024;
+
+/// The id that the readers believe to have asked with.
+const OURS: &str = "AAAAAAAAAAAAAAAAAAAAAA";
+
+/// What arrived on a connection: where its first reply ends, what it says, and what each operation makes of it.
+///
+/// # Panics
+/// When a promise is broken; so for all of them.
+pub fn answer(bytes: &[u8]) {
+    let Ok(Some(length)) = resp::length(bytes) else { return };
+    assert!((1..=bytes.len()).contains(&length), "a reply ends outside of what arrived");
+    let (reply, shorter) = (&bytes[..length], &bytes[..length - 1]);
+    assert_eq!(resp::length(reply).ok(), Some(Some(length)), "what follows a reply moves its end");
+    assert_eq!(resp::length(shorter).ok(), Some(None), "a reply is complete before its last byte");
+    let Ok(value) = resp::value(reply) else { return };
+    // The driver is the judge. Errors inside are compared by what they print: they are not values.
+    let theirs = redis::parse_redis_value(reply).expect("the driver reads what we read");
+    assert_eq!(format!("{value:?}"), format!("{theirs:?}"), "the driver reads another value");
+    judge(&value);
+}
+
+/// What lies under the name of a lock.
+pub fn stored(bytes: &[u8]) {
+    judge(&Value::BulkString(bytes.to_vec()));
+    for millis in [i64::MIN, -1, 0, 1, 1_700_000_000_000, i64::MAX] {
+        see(Stored::parse(&Value::BulkString(bytes.to_vec())), Timestamp::from_millis(millis));
+    }
+}
+
+/// Lets every reader read it.
+fn judge(value: &Value) {
+    let id = syncguard_core::LockId::parse(OURS).expect("an id");
+    match reply::acquire(value, &value_head(&id)) {
+        Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease))) => {
+            assert!((1..=Fence::MAX.get()).contains(&lease.fence.get()), "a fence outside of its limits");
+            assert!(lease.expires_at.as_millis() > 0, "a lease that never was");
+        }
+        Ok(_) => {}
+        Err(error) => refused(&error),
+    }
+    let errors = [
+        reply::release(value).err(),
+        reply::extend(value).err(),
+        reply::ask(value).err(),
+        reply::purged(value).err(),
+        reply::time(value).err(),
+        reply::string(value).err(),
+    ];
+    errors.iter().flatten().for_each(refused);
+    match reply::found(value) {
+        Ok(Some((stored, now))) => see(Ok(Some(stored)), now),
+        Ok(None) => {}
+        Err(error) => refused(&error),
+    }
+}
+
+/// Looks at a stored lock as an onlooker does.
+fn see(parsed: syncguard_core::Result<Option<Stored>>, now: Timestamp) {
+    let stored = match parsed {
+        Ok(Some(stored)) => stored,
+        Ok(None) => return,
+        Err(error) => return refused(&error),
+    };
+    let live = stored.is_live(now);
+    match stored.info(now) {
+        Ok(info) => {
+            let shown = format!("{info:?} {:?}", info.renewal());
+            assert!(!shown.contains(info.reveal().lock_id.as_str()), "Debug shows the secret");
+            // At the ends of all numbers the tolerance has no room.
+            let has_room = (0..1 << 53).contains(&now.as_millis());
+            assert!(!has_room || info.free_in().is_zero() != live, "two readers disagree on whether it lives");
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &LockError) {
+    let shown = format!("{error}\n{error:?}\n{}", error.hint().unwrap_or(""));
+    assert!(error.to_string().len() <= LONGEST_MESSAGE, "a message of {} bytes", error.to_string().len());
+    assert!(!shown.contains(OURS), "the refusal shows an id");
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::{Index, select};
+
+    /// A lock as it is stored, and what may stand in its place.
+    const VALUES: [&str; 4] = [
+        r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1700000030000,"acquiredAtMs":1700000000000,"key":"k","ttlMs":30000,"fence":"000000000000007"}"#,
+        r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":9223372036854775807,"acquiredAtMs":-9223372036854775808,"key":"k","fence":"900000000000000"}"#,
+        r#"{"expiresAtMs":1.7e12}"#,
+        "",
+    ];
+
+    fn damaged(pieces: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
+        let whole = vec(select(pieces), 1..6).prop_map(|pieces| pieces.concat());
+        (whole, vec((any::<Index>(), any::<u8>()), 0..3), any::<Index>(), any::<bool>()).prop_map(
+            |(mut bytes, changes, end, cut)| {
+                for (at, byte) in changes {
+                    if !bytes.is_empty() {
+                        let at = at.index(bytes.len());
+                        bytes[at] = byte;
+                    }
+                }
+                if cut && !bytes.is_empty() {
+                    bytes.truncate(end.index(bytes.len()));
+                }
+                bytes
+            },
+        )
+    }
+
+    fn answers() -> impl Strategy<Value = Vec<u8>> {
+        let plain = [
+            "+OK\r\n",
+            ":1\r\n",
+            ":-2\r\n",
+            ":9223372036854775807\r\n",
+            ":-9223372036854775808\r\n",
+            "$-1\r\n",
+            "*-1\r\n",
+            "*0\r\n",
+            "*1\r\n",
+            "*2\r\n",
+            "*3\r\n",
+            "*536870912\r\n",
+            "$2\r\n",
+            "$536870912\r\n",
+            "-ERR no\r\n",
+            "$13\r\n1700000000000\r\n",
+        ];
+        let stored = VALUES.map(|value| format!("${}\r\n{value}\r\n", value.len()));
+        damaged(plain.map(str::to_owned).into_iter().chain(stored).map(String::into_bytes).collect())
+    }
+
+    fn stored() -> impl Strategy<Value = Vec<u8>> {
+        damaged(VALUES.map(|value| value.as_bytes().to_vec()).to_vec())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_answer_makes_the_readers_panic_or_believe_what_nobody_may(bytes in answers()) {
+            super::answer(&bytes);
+        }
+
+        #[test]
+        fn no_stored_value_makes_the_readers_panic_or_tell(bytes in stored()) {
+            super::stored(&bytes);
+        }
+    }
+
+    #[test]
+    fn what_a_server_really_answers_is_read() {
+        for value in VALUES {
+            super::stored(value.as_bytes());
+            super::answer(format!("*2\r\n${}\r\n{value}\r\n:1700000000000\r\n", value.len()).as_bytes());
+        }
+    }
+}
