@@ -92,10 +92,7 @@ enum Task {
         count: u32,
     },
     /// Change the code in small ways, one at a time, and list the changes that no test noticed
-    Mutants {
-        /// Files of one package, for example crates/core/src/belief.rs; without any, those of the core that decide
-        files: Vec<String>,
-    },
+    Mutants(mutants::Choice),
     #[command(flatten)]
     Ship(ship::Ship),
     /// Start the shared servers, print their addresses for `export`, stop them at Enter or Ctrl-C
@@ -123,7 +120,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Matrix { only } => matrix::run(&only),
         Task::Model { minutes } => model(minutes),
         Task::Schedules { count } => test::schedules(count),
-        Task::Mutants { files } => mutants::run(&files),
+        Task::Mutants(choice) => mutants::run(&choice),
         Task::Ship(task) => ship::run(task),
         Task::Servers => servers(),
     }

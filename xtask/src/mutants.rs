@@ -1,13 +1,20 @@
 //! Which changes of the code does no test notice?
 //!
-//! `cargo mutants` works on a copy of the tree with a target folder of its own, so nothing here is touched. It takes minutes
-//! for every file: it is no part of `cargo xtask test`. What survived, and why it may, is in `docs/guarantees.md`.
+//! `cargo mutants` works on a copy of the tree with a target folder of its own, so nothing here is touched. It takes half a
+//! minute for every change: it is no part of `cargo xtask test`. What survived, and why it may, is in `docs/guarantees.md`.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
+use syncguard_testkit::shared::Servers;
 
 use crate::cargo;
+
+/// How `cargo mutants` says that no test noticed some change.
+const UNNOTICED: i32 = 2;
+
+/// How it says that all were noticed, some only because a test did not end.
+const TIMED_OUT: i32 = 3;
 
 /// What decides whether a holder believes, how long, and what is sent when.
 const DECISIVE: [&str; 5] = [
@@ -18,22 +25,151 @@ const DECISIVE: [&str; 5] = [
     "crates/core/src/reaper.rs",
 ];
 
-pub(crate) fn run(files: &[String]) -> Result<ExitCode> {
-    let chosen: Vec<String> = if files.is_empty() { DECISIVE.map(str::to_owned).to_vec() } else { files.to_vec() };
-    let package = package(&chosen)?;
+/// Which tests judge a package: those that are most likely to notice, and for what they miss the slower ones.
+///
+/// One arrangement of servers is enough: what differs between them is in other files than the operations.
+struct Judges {
+    package: &'static str,
+    rounds: &'static [&'static [&'static str]],
+}
+
+const JUDGES: [Judges; 5] = [
+    Judges {
+        package: "syncguard-core",
+        rounds: &[
+            &["--lib", "--test", "client", "--test", "promises"],
+            &["--test", "standby", "--test", "drops", "--test", "release_hooks", "--test", "telemetry"],
+        ],
+    },
+    Judges { package: "syncguard-sqlite", rounds: &[&["--lib", "--test", "conformance"], &["--test", "behaviour"]] },
+    Judges {
+        package: "syncguard-redis",
+        rounds: &[
+            &["--lib", "--test", "conformance", "-E", "kind(lib) or test(/^single::/)"],
+            &["--test", "behaviour"],
+        ],
+    },
+    Judges {
+        package: "syncguard-postgres",
+        rounds: &[&["--lib", "--test", "conformance", "-E", "kind(lib) or test(/^tcp::/)"], &["--test", "behaviour"]],
+    },
+    Judges {
+        package: "syncguard-firestore",
+        rounds: &[
+            &["--lib", "--test", "conformance", "-E", "kind(lib) or test(/^hidane::/)"],
+            &["--test", "behaviour"],
+        ],
+    },
+];
+
+/// What to change, beside the files.
+#[derive(clap::Args)]
+pub(crate) struct Choice {
+    /// Files of one package, for example crates/core/src/belief.rs; without any, those of the core that decide
+    files: Vec<String>,
+    /// Only one part of the changes, for example 0/4: every fourth
+    #[arg(long, value_name = "PART/PARTS")]
+    sample: Option<String>,
+    /// Only changes whose description matches, as `cargo mutants --list` prints it
+    #[arg(long, value_name = "REGEX")]
+    matching: Option<String>,
+    /// Only the tests that are likely to notice: what they miss is not tried on the slower ones
+    #[arg(long)]
+    first_round: bool,
+    /// Compile all changes at once and choose one for each run of the tests, instead of compiling each of them. Takes
+    /// files of several backends; what cannot be done in this way is listed as not tried
+    #[arg(long)]
+    at_once: bool,
+    /// Go on from the last run of this package: what was noticed then is not tried again
+    #[arg(long)]
+    again: bool,
+}
+
+pub(crate) fn run(choice: &Choice) -> Result<ExitCode> {
+    let files = if choice.files.is_empty() { DECISIVE.map(str::to_owned).to_vec() } else { choice.files.clone() };
     install()?;
-    let output = cargo::root().join("target").join("mutants");
-    std::fs::create_dir_all(&output)?;
-    // One at a time: tests that wait for leases and servers share the cores with the compiler already.
-    let mut command = cargo::command(["mutants", "--jobs", "1", "--minimum-test-timeout", "60"]);
-    command.args(["--package", &package, "--test-package", &package, "--output"]).arg(output);
-    for file in &chosen {
-        command.args(["--file", file]);
+    if choice.at_once {
+        return at_once(&files, choice);
     }
-    // No doctests: they compile for longer than they tell.
-    command.args(["--", "--lib", "--tests"]);
-    let status = command.status().context("cannot run cargo mutants")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let package = package(&files)?;
+    let rounds = rounds(&package)?;
+    // One server of each kind for all changes: a private one per test would take most of the time.
+    let servers = Servers::start()?;
+    let mut unnoticed = true;
+    for (number, tests) in rounds.iter().take(if choice.first_round { 1 } else { rounds.len() }).enumerate() {
+        let mut command = command(&package, &files, choice)?;
+        if number > 0 || choice.again {
+            command.arg("--iterate");
+        }
+        // What comes after `--` does not reach the build, which would then link every test of the package.
+        let (targets, filter) = tests.split_at(tests.iter().position(|word| *word == "-E").unwrap_or(tests.len()));
+        command.args(targets.iter().map(|word| format!("--cargo-arg={word}"))).arg("--").args(filter);
+        let status = command.envs(servers.environment()).status();
+        let code = status.context("cannot run cargo mutants")?.code();
+        ensure!(matches!(code, Some(0 | UNNOTICED | TIMED_OUT)), "cargo mutants could not judge: {code:?}");
+        unnoticed = code == Some(UNNOTICED);
+        if !unnoticed {
+            break;
+        }
+    }
+    Ok(if unnoticed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn command(package: &str, files: &[String], choice: &Choice) -> Result<Command> {
+    let target = cargo::root().join("target").join("mutants");
+    let output = target.join(package);
+    std::fs::create_dir_all(&output)?;
+    // One at a time: tests that wait for leases and servers share the cores with the compiler already. Warnings are no
+    // verdict: a change that leaves a variable unused is one that a test should notice.
+    let mut command = cargo::command(["mutants", "--jobs", "1", "--test-tool", "nextest", "--cap-lints", "true"]);
+    command.args(["--timeout-multiplier", "4", "--minimum-test-timeout", "60", "--caught", "--unviable"]);
+    command.args(["--package", package, "--test-package", package, "--output"]).arg(output);
+    command.args(files.iter().flat_map(|file| ["--file", file]));
+    command.args(choice.sample.iter().flat_map(|part| ["--sharding", "round-robin", "--shard", part]));
+    command.args(choice.matching.iter().flat_map(|regex| ["--re", regex]));
+    command.env("NEXTEST_PROFILE", "mutants");
+    // The same dependencies for all packages and runs. Nobody reads a backtrace here.
+    command.env("CARGO_TARGET_DIR", target.join("build")).env("CARGO_PROFILE_DEV_DEBUG", "false");
+    Ok(command)
+}
+
+/// Which tests judge when all changes are compiled at once: a filter inside of the package that is changed. Without the
+/// cases that take long, or that a busy machine fails and only the core decides.
+const AT_ONCE: &str = "(kind(lib) or test(/^(sqlite|single|tcp|hidane)::/) or (package(syncguard-core) and kind(test))) \
+    and not test(/::.*(many_contended|never_both|many_cycles|under_load|crowd|deadline|longest_hold|delays_follow)/) \
+    and not test(/::.*(several_keys|waiters|renewal_survives|guard_knows|every_poll|many_acquirers)/)";
+
+/// A backend takes a minute to compile and its tests ten seconds, most changes are noticed in one: so one compilation for
+/// all of them. See `xtask/mutants`.
+fn at_once(files: &[String], choice: &Choice) -> Result<ExitCode> {
+    let target = cargo::root().join("target").join("mutants");
+    std::fs::create_dir_all(&target)?;
+    let mut list = cargo::command(["mutants", "--workspace", "--list", "--json"]);
+    list.args(files.iter().flat_map(|file| ["--file", file]));
+    list.args(choice.sample.iter().flat_map(|part| ["--sharding", "round-robin", "--shard", part]));
+    list.args(choice.matching.iter().flat_map(|regex| ["--re", regex]));
+    let changes = target.join("changes.json");
+    std::fs::write(&changes, list.output().context("cannot list the changes")?.stdout)?;
+    let mut tool = cargo::command(["build", "--manifest-path", "xtask/mutants/Cargo.toml", "--target-dir"]);
+    ensure!(tool.arg(target.join("tool")).status()?.success(), "xtask/mutants does not compile");
+    // Cargo refuses a name that none of the packages has.
+    let is_core = |file: &String| file.starts_with("crates/core/");
+    let mut targets = if files.iter().all(is_core) { vec![] } else { vec!["conformance"] };
+    if files.iter().any(is_core) {
+        targets.extend(["client", "promises", "standby", "drops", "release_hooks", "telemetry"]);
+    }
+    let servers = Servers::start()?;
+    let mut command = Command::new(target.join("tool/debug/syncguard-mutants"));
+    command.arg(cargo::root()).arg(&changes).arg(target.join("tree")).args([AT_ONCE, "--lib"]);
+    command.args(targets.iter().flat_map(|target| ["--test", target]));
+    command.env("NEXTEST_PROFILE", "mutants").envs(servers.environment());
+    command.env("CARGO_TARGET_DIR", target.join("woven")).env("CARGO_PROFILE_DEV_DEBUG", "false");
+    Ok(if command.status()?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn rounds(package: &str) -> Result<&'static [&'static [&'static str]]> {
+    let judges = JUDGES.iter().find(|judges| judges.package == package);
+    Ok(judges.with_context(|| format!("it is not known which tests judge {package}: name them in JUDGES"))?.rounds)
 }
 
 fn install() -> Result<()> {
@@ -66,6 +202,14 @@ fn package(files: &[String]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_package_with_operations_has_tests_that_judge_it() {
+        for package in ["core", "sqlite", "redis", "postgres", "firestore"] {
+            assert!(rounds(&format!("syncguard-{package}")).is_ok(), "{package}");
+        }
+        assert!(rounds("syncguard-testkit").is_err());
+    }
 
     #[test]
     fn the_package_of_a_file_is_known_and_two_are_refused() {
