@@ -5,19 +5,19 @@
 //! deadline then counts from the **first** send. Whoever leaves with an unknown outcome hands the id to the `reaper`.
 //!
 //! Waiting follows the schedule of `retry`. A wake hint, or the known end of the holder's lease, leads to an extra
-//! attempt that consumes no retry and does not move the schedule.
+//! attempt that consumes no retry and does not move the schedule. Among the waiters of one process the `queue` decides
+//! who asks.
 
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
 
 use crate::any::OwnedRequest;
 use crate::belief::Granted;
+use crate::cancellation::cancellable;
 use crate::handle::NewHold;
 use crate::in_flight::InFlight;
 use crate::plan::Plan;
+use crate::queue::{Place, Turn};
 use crate::seeded::{self, SeededBug};
 use crate::shared::Shared;
 use crate::sync::{Handle, Instant, sleep_until, timeout_at};
@@ -46,36 +46,14 @@ pub(crate) async fn once<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Resu
 /// Tries until it has the lock or the budget is used.
 pub(crate) async fn until_acquired<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Guard<F>> {
     let mut acquisition = Acquisition::new(&locker.0, plan);
+    // Whoever does not wait stands in nobody's way.
+    if plan.policy.is_patient() {
+        acquisition.place = Some(Place::new(&locker.0.queues, &plan.key));
+    }
     let since = acquisition.started_boot;
     let result = cancellable(plan, acquisition.drive()).await;
     locker.0.tell_wait(&plan.key, since, &result);
     result
-}
-
-async fn cancellable<T>(plan: &Plan, work: impl Future<Output = Result<T>>) -> Result<T> {
-    if plan.cancel.is_empty() {
-        return work.await;
-    }
-    tokio::select! {
-        biased;
-        () = any_cancelled(&plan.cancel) => {
-            Err(LockError::new(ErrorCode::Aborted, "aborted before the lock was acquired").with_key(&plan.key))
-        }
-        result = work => result,
-    }
-}
-
-/// Resolves when the first of the tokens fires.
-async fn any_cancelled(tokens: &[CancellationToken]) {
-    let mut waits: Vec<_> = tokens.iter().map(|token| Box::pin(token.cancelled())).collect();
-    std::future::poll_fn(|context| {
-        if waits.iter_mut().any(|wait| wait.as_mut().poll(context).is_ready()) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
 }
 
 enum Tried<F: FenceToken> {
@@ -103,6 +81,8 @@ struct Acquisition<'a, F: FenceToken> {
     /// The registration for hints; never resolves before [`subscribe`](Self::subscribe) has succeeded.
     hint: WakeHint,
     subscribed: bool,
+    /// Among the waiters of this process. `None` for an effort that does not wait.
+    place: Option<Place<'a>>,
     /// How long the last contended answer said the lock stays taken, and when that was.
     last_contention: Option<(Contention, Instant)>,
     /// Where clean-up runs if this effort is dropped outside of a runtime.
@@ -121,6 +101,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
             attempts: 0,
             hint: WakeHint::never(),
             subscribed: false,
+            place: None,
             last_contention: None,
             runtime: Handle::try_current().ok(),
         }
@@ -128,50 +109,83 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
 
     async fn drive(&mut self) -> Result<Guard<F>> {
         let wall = self.wall();
-        let mut scheduled = 0;
+        let (mut scheduled, mut sleep) = (0, Duration::MAX);
         loop {
             scheduled += 1;
-            let tried = match self.attempt(wall).await {
-                Tried::Acquired(guard) => return Ok(guard),
-                Tried::Failed(error) if !error.is_transient() => return Err(error),
-                tried => tried,
+            let mut tried = Tried::Contended(Contention::new());
+            if self.must_ask(scheduled, sleep) {
+                tried = match self.attempt(wall).await {
+                    Tried::Acquired(guard) => return Ok(guard),
+                    Tried::Failed(error) if !error.is_transient() => return Err(error),
+                    tried => tried,
+                };
+            }
+            sleep = match self.plan.policy.sleep_after(scheduled, self.started.elapsed(), random_fraction()) {
+                Some(sleep) => sleep,
+                None => return Err(self.give_up(tried)),
             };
-            let Some(sleep) = self.plan.policy.sleep_after(scheduled, self.started.elapsed(), random_fraction()) else {
-                return Err(self.give_up(tried));
-            };
-            if let Some(guard) = self.wait(after(sleep), wall, tried).await? {
+            if let Some(guard) = self.wait(after(sleep), wall).await? {
                 return Ok(guard);
             }
         }
     }
 
+    /// Whether a scheduled attempt is to be made: not if what another waiter of this process has just learned is the
+    /// answer.
+    fn must_ask(&self, scheduled: u32, slept: Duration) -> bool {
+        let is_last = || self.plan.policy.sleep_after(scheduled, self.started.elapsed(), 0.0).is_none();
+        self.place.as_ref().is_none_or(|place| place.may_ask(slept, is_last))
+    }
+
     /// Sleeps until the scheduled retry, trying in between whenever the lock may have become free.
-    async fn wait(&mut self, until: Instant, wall: Option<Instant>, mut tried: Tried<F>) -> Result<Option<Guard<F>>> {
-        let mut look_now = self.subscribe(until).await;
-        loop {
-            if !look_now {
-                let expiry = expected_expiry(&tried);
-                tokio::select! {
-                    () = sleep_until(until) => return Ok(None),
-                    () = self.hint.woken() => {}
-                    () = sleep_until(expiry.unwrap_or(until)), if expiry.is_some_and(|expiry| expiry < until) => {}
-                }
-            }
-            look_now = false;
-            tried = match self.attempt(wall).await {
+    async fn wait(&mut self, until: Instant, wall: Option<Instant>) -> Result<Option<Guard<F>>> {
+        let mut look = self.subscribe(until).await;
+        while self.may_be_free(until, std::mem::take(&mut look)).await {
+            match self.attempt(wall).await {
                 Tried::Acquired(guard) => return Ok(Some(guard)),
                 Tried::Failed(error) if !error.is_transient() => return Err(error),
-                Tried::Failed(error) => {
-                    // This waiter learned nothing: let another one of the process look.
-                    self.hint.pass_on();
-                    sleep_until(until).await;
-                    Tried::Failed(error)
-                }
-                contended @ Tried::Contended(_) => contended,
-            };
-            if Instant::now() >= until {
-                return Ok(None);
+                Tried::Failed(_) => self.let_another_look(until).await,
+                Tried::Contended(_) => {}
             }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for a reason to try before the scheduled retry. `false` when there was none until then. `look` asks for a
+    /// look at once.
+    async fn may_be_free(&self, until: Instant, mut look: bool) -> bool {
+        let Some(place) = &self.place else { return false };
+        loop {
+            let turn = place.turn();
+            if look && !turn.is_first {
+                place.call_first();
+                look = false;
+            }
+            if look || turn.look {
+                return true;
+            }
+            let expiry = expected_expiry(turn).filter(|expiry| *expiry < until);
+            tokio::select! {
+                () = sleep_until(until) => return false,
+                () = place.called() => {}
+                () = self.hint.woken(), if turn.is_first => return true,
+                () = sleep_until(expiry.unwrap_or(until)), if expiry.is_some() => return true,
+            }
+        }
+    }
+
+    /// This waiter learned nothing: another one of the process looks, and this one leaves the storage alone until its
+    /// scheduled retry, or until the others want it to look.
+    async fn let_another_look(&self, until: Instant) {
+        self.hint.pass_on();
+        let Some(place) = &self.place else { return };
+        place.step_back();
+        tokio::select! {
+            () = sleep_until(until) => {}
+            () = place.called() => {}
         }
     }
 
@@ -203,6 +217,9 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
     async fn attempt(&mut self, wall: Option<Instant>) -> Tried<F> {
         self.attempts = self.attempts.saturating_add(1);
         self.leave_a_hopeless_id();
+        if let Some(place) = &mut self.place {
+            place.ask();
+        }
         let sent = self.unknown_since.unwrap_or_else(|| self.shared.clock.boot());
         let request = OwnedRequest {
             key: self.plan.key.clone(),
@@ -212,16 +229,28 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
         };
         let call = InFlight::start(self.shared, self.runtime.as_ref(), request, sent, self.unknown_since.is_some());
         let outcome = match wall {
-            None => call.await,
-            Some(wall) => match timeout_at(wall, call).await {
-                Ok(outcome) => outcome,
-                Err(_) => {
-                    // Dropping the call gave it, and the id with what was unknown of it before, to the background.
-                    self.unknown_since = None;
-                    return Tried::Failed(self.cut_off());
-                }
-            },
+            None => Some(call.await),
+            Some(wall) => timeout_at(wall, call).await.ok(),
         };
+        let tried = match outcome {
+            Some(outcome) => self.judge(outcome, sent),
+            None => {
+                // Dropping the call gave it, and the id with what was unknown of it before, to the background.
+                self.unknown_since = None;
+                Tried::Failed(self.cut_off())
+            }
+        };
+        if let Some(place) = &mut self.place {
+            match &tried {
+                Tried::Acquired(_) => place.acquired(self.plan.ttl),
+                Tried::Contended(contention) => place.contended(*contention),
+                Tried::Failed(_) => place.failed(),
+            }
+        }
+        tried
+    }
+
+    fn judge(&mut self, outcome: Result<AcquireOutcome<F>>, sent: BootTime) -> Tried<F> {
         match outcome {
             Ok(AcquireOutcome::Acquired(lease)) => self.granted(lease, sent),
             Ok(AcquireOutcome::Contended(contention)) => {
@@ -301,12 +330,13 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
 
     fn timed_out(&self, why: &str) -> LockError {
         let waited = Duration::from_millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let attempts = self.attempts;
-        let plural = if attempts == 1 { "attempt" } else { "attempts" };
-        let error = LockError::new(
-            ErrorCode::AcquisitionTimeout,
-            format!("not acquired within {waited:?} ({attempts} {plural}, {why})"),
-        );
+        let tried = match self.attempts {
+            0 => "behind other waiters of this process".to_owned(),
+            1 => "1 attempt".to_owned(),
+            attempts => format!("{attempts} attempts"),
+        };
+        let error =
+            LockError::new(ErrorCode::AcquisitionTimeout, format!("not acquired within {waited:?} ({tried}, {why})"));
         let error = if self.timers_ran_ahead() {
             error.with_hint(
                 "the runtime's time is paused (start_paused), so its timers fire before a real backend can answer; \
@@ -320,6 +350,9 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
 
     /// How long the holder that was seen last may still keep the lock, for whoever wants to come back then.
     fn free_in(&self) -> Option<Duration> {
+        if let Some(free_in) = self.place.as_ref().and_then(Place::free_in) {
+            return Some(free_in);
+        }
         let (contention, seen) = self.last_contention?;
         contention.free_in.map(|free_in| free_in.saturating_sub(seen.elapsed()))
     }
@@ -343,11 +376,10 @@ impl<F: FenceToken> Drop for Acquisition<'_, F> {
     }
 }
 
-/// When the holder's lease can be taken over, spread so that not every waiter asks in the same millisecond.
-fn expected_expiry<F: FenceToken>(tried: &Tried<F>) -> Option<Instant> {
-    let Tried::Contended(Contention { free_in: Some(free_in), .. }) = tried else { return None };
+/// When the holder's lease can be taken over, spread so that not every process asks in the same millisecond.
+fn expected_expiry(turn: Turn) -> Option<Instant> {
     let spread = Duration::from_millis(1) + EXPIRY_SPREAD.mul_f64(random_fraction());
-    Instant::now().checked_add(*free_in + spread)
+    turn.free_at?.checked_add(spread)
 }
 
 /// A number in `0.0..1.0`. Not for secrets.

@@ -59,6 +59,7 @@ mod any;
 mod backend;
 mod background;
 mod belief;
+mod cancellation;
 #[cfg(any(feature = "postgres-types", feature = "sqlx"))]
 mod column;
 pub mod election;
@@ -82,6 +83,7 @@ pub mod multi;
 pub mod options;
 mod outcome;
 mod plan;
+mod queue;
 mod reaper;
 mod request;
 pub mod retry;

@@ -119,6 +119,11 @@ impl RetryPolicy {
         }
     }
 
+    /// Whether anything may follow the first attempt.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.max_retries != Some(0) && self.timeout != Some(Duration::ZERO)
+    }
+
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for a policy that would spin for ever without a pause.
     pub(crate) fn validate(&self) -> Result<()> {

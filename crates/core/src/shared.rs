@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::background::Background;
+use crate::queue::Queues;
 use crate::telemetry::{LockEvent, Operation, Reason};
 use crate::time::Clock;
 use crate::{
@@ -19,6 +20,8 @@ use crate::{
 pub(crate) struct Shared<F: FenceToken> {
     pub(crate) backend: AnyBackend<F>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Who waits for which key.
+    pub(crate) queues: Queues,
     /// Releases and clean-up that nobody awaits any more.
     pub(crate) background: Background,
     /// The hook of requests that have none of their own.
@@ -35,7 +38,9 @@ impl<F: FenceToken> Shared<F> {
     ) -> Self {
         trace::describe_metrics();
         let name = Arc::from(backend.capabilities().backend.as_ref());
-        Self { backend, clock: crate::seeded::clock(clock), background: Background::default(), on_release_error, name }
+        let clock = crate::seeded::clock(clock);
+        let (queues, background) = (Queues::default(), Background::default());
+        Self { backend, clock, queues, background, on_release_error, name }
     }
 
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {

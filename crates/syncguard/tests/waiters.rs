@@ -1,6 +1,7 @@
 //! Does everybody in a crowd get its turn?
 //!
 //! Five hundred tasks wait for one key over one client; `cargo xtask bench waiters` has ten thousand on every backend.
+//! How often they ask meanwhile is counted in `syncguard-conformance`, where time does not depend on the machine.
 #![cfg(feature = "sqlite")]
 #![allow(clippy::unwrap_used)]
 
@@ -52,4 +53,17 @@ async fn five_hundred_tasks_get_their_turn_in_memory() {
 async fn five_hundred_tasks_get_their_turn_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     everybody_gets_its_turn(&format!("sqlite:{}", folder.path().join("locks.db").display())).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn five_hundred_tasks_get_their_turn_on_redis() {
+    let url = format!("{}?connections=1&prefix=waiters-{}", syncguard_testkit::redis_url(), std::process::id());
+    everybody_gets_its_turn(&url).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn five_hundred_tasks_get_their_turn_on_postgres() {
+    everybody_gets_its_turn(&syncguard_testkit::fresh_postgres_database()).await;
 }

@@ -6,14 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use syncguard::{ErrorCode, Locker};
+use syncguard::{ErrorCode, Guard, LockRequest, Locker};
+use syncguard_conformance::{Faulty, Operation};
 use tokio::task::JoinSet;
 
-/// How long each of them waits at most.
-const TIMEOUT: Duration = Duration::from_secs(600);
+/// How long each of them waits at most: so many times what the turns of all take one after the other …
+const PATIENCE: u32 = 20;
+
+/// … and no less than this, because other programs may disturb the measure.
+const SHORTEST: Duration = Duration::from_secs(600);
+
+/// How many pairs without anybody else show how long a turn takes.
+const PAIRS: u32 = 50;
 
 /// Longer than the whole campaign: no lease ends by itself.
-const LEASE: Duration = Duration::from_secs(3600);
+const LEASE: Duration = Duration::from_secs(4 * 3600);
 
 /// What one waiting task may take, its stack of futures, its place in the queue and its timer together.
 const BYTES: f64 = 8.0 * 1024.0;
@@ -25,7 +32,14 @@ pub(crate) struct Crowd {
     grants: usize,
     /// The grants of the task that got most.
     most: usize,
+    /// How long each of them waits at most.
+    timeout: Duration,
     longest: Duration,
+    mean: Duration,
+    /// Requests for the lock that the storage saw from the first release on.
+    asked: u64,
+    /// The same while all of them waited and nothing was released, and for how long that was.
+    asked_before: (u64, Duration),
     bytes: f64,
     timeouts: usize,
     overlaps: usize,
@@ -49,23 +63,30 @@ struct Counts {
 struct One {
     grants: usize,
     longest: Duration,
+    total: Duration,
     timeouts: usize,
     errors: Vec<String>,
 }
 
 impl Crowd {
     pub(crate) async fn run(locker: &Locker, waiters: usize) -> Self {
+        let storage = Faulty::new(locker.backend().clone());
+        let locker = &Locker::new(storage.clone());
+        let timeout = SHORTEST.max(turn(locker).await * u32::try_from(waiters).unwrap() * PATIENCE);
         let first = locker.lock("one").ttl(LEASE).acquire().await.unwrap();
         let (counts, before) = (Arc::new(Counts::default()), resident());
         let mut tasks = JoinSet::new();
+        let start = Instant::now();
         for _ in 0..waiters {
-            tasks.spawn(wait_again_and_again(locker.clone(), counts.clone(), waiters));
+            let request = locker.lock("one").ttl(LEASE).timeout(timeout).unlimited_retries();
+            tasks.spawn(wait_again_and_again(request, counts.clone(), waiters));
         }
         while counts.waiting.load(Ordering::SeqCst) < waiters {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         settled(locker).await;
         let bytes = (resident() - before) / waiters as f64;
+        let asked_before = (storage.calls(Operation::Acquire), start.elapsed());
         let start = Instant::now();
         let mut errors = BTreeMap::new();
         if let Err(error) = first.release().await {
@@ -75,9 +96,15 @@ impl Crowd {
         for error in ones.iter().flat_map(|one| &one.errors) {
             *errors.entry(error.clone()).or_default() += 1;
         }
+        let turns: usize = ones.iter().map(|one| one.grants + one.timeouts).sum();
+        let total: Duration = ones.iter().map(|one| one.total).sum();
         Self {
             waiters,
+            timeout,
             took: start.elapsed(),
+            mean: total.div_f64(turns.max(1) as f64),
+            asked: storage.calls(Operation::Acquire) - asked_before.0,
+            asked_before: (asked_before.0 - u64::from(PAIRS) - 1, asked_before.1),
             grants: counts.grants.load(Ordering::SeqCst),
             most: ones.iter().map(|one| one.grants).max().unwrap_or_default(),
             longest: ones.iter().map(|one| one.longest).max().unwrap_or_default(),
@@ -104,8 +131,9 @@ impl Crowd {
         }
         if self.timeouts > 0 && self.most as f64 > 2.0 * self.share() {
             failures.push(format!(
-                "{} calls waited {TIMEOUT:?} in vain while one task got the lock {} times, where {:.1} were its share",
+                "{} calls waited {:?} in vain while one task got the lock {} times, where {:.1} were its share",
                 self.timeouts,
+                self.timeout,
                 self.most,
                 self.share()
             ));
@@ -117,18 +145,35 @@ impl Crowd {
 impl fmt::Display for Crowd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.took.as_secs_f64();
+        let (before, waited) = self.asked_before;
         write!(
             f,
-            "{:>6} grants in {seconds:>6.1} s ({:.0}/s), share {:.1}, most {}, longest wait {:.1} s, {} timeouts, {:.0} bytes per waiter",
+            "{} turns in {seconds:.1} s ({:.0}/s), {:.2} requests per turn, {before} in {:.1} s before the first; \
+             longest wait {:.1} s, mean {:.1} s, {} timeouts of {:.0} s; most turns of one task {}, share {:.1}; \
+             {:.0} bytes per waiter",
             self.grants,
             self.grants as f64 / seconds,
-            self.share(),
-            self.most,
+            self.asked as f64 / self.grants.max(1) as f64,
+            waited.as_secs_f64(),
             self.longest.as_secs_f64(),
+            self.mean.as_secs_f64(),
             self.timeouts,
+            self.timeout.as_secs_f64(),
+            self.most,
+            self.share(),
             self.bytes,
         )
     }
+}
+
+/// How long a turn takes at least: a pair of one task alone.
+async fn turn(locker: &Locker) -> Duration {
+    let start = Instant::now();
+    for _ in 0..PAIRS {
+        let guard: Guard = locker.lock("alone").ttl(LEASE).acquire().await.unwrap();
+        assert!(guard.release().await.unwrap().is_released());
+    }
+    start.elapsed() / PAIRS
 }
 
 /// Waits until the rush of first attempts is over: until looks are answered at once, three times in a row.
@@ -142,12 +187,15 @@ async fn settled(locker: &Locker) {
     }
 }
 
-async fn wait_again_and_again(locker: Locker, counts: Arc<Counts>, waiters: usize) -> One {
+async fn wait_again_and_again(request: LockRequest, counts: Arc<Counts>, waiters: usize) -> One {
     let mut one = One::default();
     counts.waiting.fetch_add(1, Ordering::SeqCst);
     while counts.served.load(Ordering::SeqCst) < waiters {
         let start = Instant::now();
-        match locker.lock("one").ttl(LEASE).timeout(TIMEOUT).unlimited_retries().acquire().await {
+        let acquired = request.clone().acquire().await;
+        one.longest = one.longest.max(start.elapsed());
+        one.total += start.elapsed();
+        match acquired {
             Ok(guard) => {
                 one.grants += 1;
                 counts.grants.fetch_add(1, Ordering::SeqCst);
@@ -170,7 +218,6 @@ async fn wait_again_and_again(locker: Locker, counts: Arc<Counts>, waiters: usiz
                 return one;
             }
         }
-        one.longest = one.longest.max(start.elapsed());
         if one.grants + one.timeouts == 1 {
             counts.served.fetch_add(1, Ordering::SeqCst);
         }

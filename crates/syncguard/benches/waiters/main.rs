@@ -7,6 +7,7 @@
 //! cargo xtask bench waiters [BACKEND …] [--waiters=N]
 //! ```
 //!
+//! Each of them waits ten minutes at most, or twenty times what all the turns take one after the other if that is more.
 //! It fails when a call ends in an error, when a waiter needs more memory than it should, when two tasks are inside at
 //! once, and when one task waits until its timeout while another gets the lock more than twice as often as its share.
 #![allow(
