@@ -14,6 +14,9 @@ SELECT pg_backend_pid(),
                      ('statement_timeout', '{statement_timeout}'),
                      ('default_transaction_isolation', 'read committed'),
                      ('enable_seqscan', 'off'),
+                     -- Every statement finds its rows by an index whatever the values are, and the planner would plan
+                     -- those that take arrays anew each time, which takes longer than to run them.
+                     ('plan_cache_mode', 'force_generic_plan'),
                      -- Where an index is missing the planner's figures are so high that it would compile for seconds.
                      ('jit', 'off'),
                      -- A server that commits asynchronously would give a fence twice after a crash. What is stronger

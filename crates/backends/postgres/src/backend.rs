@@ -18,6 +18,7 @@ use crate::builder::PostgresBuilder;
 use crate::connect::Target;
 use crate::health;
 use crate::listener::{self, PostgresListener};
+use crate::many::Crowd;
 use crate::names::Names;
 use crate::pool::{KeyTurns, Pool, acquire_slots};
 use crate::statement::{Columns, Statements};
@@ -56,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) turns: KeyTurns,
     /// Fewer than the connections, so that some are left to release and extend.
     pub(crate) acquires: Semaphore,
+    /// Acquires and releases that go together when many come at once.
+    pub(crate) crowd: Crowd,
     /// Before when no listing in this process goes on: see [`inspect`](crate::inspect).
     pub(crate) next_page: Mutex<Option<Instant>>,
     /// Whether a dead lock that `is_locked` met is being removed in the background: one at a time.
@@ -139,6 +142,7 @@ impl PostgresBackend {
             statement_timeout: settings.timeout.as_millis().to_string(),
             turns: KeyTurns::default(),
             acquires: Semaphore::new(acquire_slots(pool.size())),
+            crowd: Crowd::new(acquire_slots(pool.size())),
             next_page: Mutex::default(),
             cleaning: AtomicBool::new(false),
             pool,

@@ -30,8 +30,10 @@ mod in_tx;
 mod inspect;
 mod introduce;
 mod listener;
+mod many;
 mod names;
 mod operations;
+mod pace;
 mod passfile;
 mod pipeline;
 mod pool;
@@ -40,6 +42,7 @@ mod schema;
 mod statement;
 mod table;
 mod tls;
+mod together;
 mod url;
 mod wire;
 

@@ -14,15 +14,17 @@ use syncguard_core::{
     AcquireOutcome, AcquireRequest, ExtendOutcome, Extension, Key, LockId, LockInfo, Lookup, ReleaseOutcome, Result,
     Timestamp, Ttl,
 };
+use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
 use crate::backend::Inner;
 use crate::builder::Prepared;
+use crate::many::{Decision, Met, Question, Turn};
 use crate::names::Names;
 use crate::pipeline::Manner;
 use crate::pool::{Session, deadline};
-use crate::row::{column, read_absent, read_acquire, read_info};
+use crate::row::{column, read_absent, read_acquire, read_info, read_released};
 use crate::statement::{Call, Hidden, Param, Sql, Statements, flag, number, text};
 use crate::{error, pipeline, schema};
 
@@ -72,7 +74,7 @@ impl Inner {
     }
 
     /// How statements are sent on this connection.
-    fn manner(&self, session: &Session) -> Manner {
+    pub(crate) fn manner(&self, session: &Session) -> Manner {
         // Once one connection was seen to lead through a pooler, others may too.
         let is_direct = session.behind_pooler() == Some(false) && self.pool.behind_pooler() == Some(false);
         let is_named = match self.settings.prepared {
@@ -83,19 +85,39 @@ impl Inner {
         Manner { is_named, is_direct }
     }
 
-    pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
+    pub(crate) async fn acquire(self: &Arc<Self>, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
         let deadline = self.deadline_within(request.ttl);
         let names = Names::new(request.key)?;
         // Waiting here costs no connection. The order matters: a place among the acquires is taken only by who can use
         // it.
         let _turn = self.turns.take(&names.lock, deadline).await?;
-        let _slot = timeout_at(deadline, self.acquires.acquire()).await.map_err(|_| error::all_busy())?;
-        let mut session = self.pool.get(deadline).await?;
         let values = AcquireValues::new(&names, request, self.settings.fence_floor);
-        let row = match self.acquire_on(&mut session, &values, deadline).await {
+        match self.meet(|| Question::acquire(&names, request), deadline).await? {
+            Met::First(turn) => self.acquire_alone(&values, Some(turn), deadline).await,
+            Met::Decided(Decision::Acquire(outcome)) => Ok(outcome),
+            Met::Decided(Decision::Release(_)) | Met::Undecided => self.acquire_alone(&values, None, deadline).await,
+        }
+    }
+
+    /// A place among the acquires.
+    pub(crate) async fn slot(&self, deadline: Instant) -> Result<SemaphorePermit<'_>> {
+        let waiting = timeout_at(deadline, self.acquires.acquire()).await;
+        waiting.ok().and_then(Result::ok).ok_or_else(error::all_busy)
+    }
+
+    /// Decides by a statement for this request only. With a `turn`, by the one that does not wait for the key.
+    async fn acquire_alone(
+        &self,
+        values: &AcquireValues<'_>,
+        turn: Option<Turn>,
+        deadline: Instant,
+    ) -> Result<AcquireOutcome> {
+        let _slot = self.slot(deadline).await?;
+        let mut session = self.pool.get(deadline).await?;
+        let row = match self.acquire_on(&mut session, values, turn, deadline).await {
             // Nothing was done, and the session is fit for another try.
             Err(error) if error::names_missing_column(&error) && self.look_again(&mut session, deadline).await? => {
-                self.acquire_on(&mut session, &values, deadline).await
+                self.acquire_on(&mut session, values, None, deadline).await
             }
             outcome => outcome,
         }?;
@@ -103,12 +125,22 @@ impl Inner {
     }
 
     /// Decides by one statement where the connection is ours alone. Whoever finds somebody else at the key comes again
-    /// with the gate, which waits for the advisory lock before the deciding statement takes its snapshot.
-    async fn acquire_on(&self, session: &mut Session, values: &AcquireValues<'_>, deadline: Instant) -> Result<Row> {
+    /// with the gate, which waits for the advisory lock before the deciding statement takes its snapshot; it gives its
+    /// turn to others before it waits.
+    async fn acquire_on(
+        &self,
+        session: &mut Session,
+        values: &AcquireValues<'_>,
+        turn: Option<Turn>,
+        deadline: Instant,
+    ) -> Result<Row> {
         let (manner, params) = (self.manner(session), values.params());
-        if manner.is_direct {
+        if let Some(turn) = turn.filter(|_| manner.is_direct) {
             let call = Call { sql: &self.statements().acquire_alone, params: &params };
-            match pipeline::decide(session, manner, call, deadline).await {
+            let started = Instant::now();
+            let outcome = pipeline::decide(session, manner, call, deadline).await;
+            turn.finished(started.elapsed(), 1);
+            match outcome {
                 Err(error) if error::undid_itself(&error) => {}
                 Ok(row) if column::<Option<bool>>(&row, "passed")? == Some(false) => {}
                 outcome => return outcome,
@@ -120,15 +152,24 @@ impl Inner {
         pipeline::transact(session, manner, gate, call, deadline).await
     }
 
-    pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        let id = Hidden(lock_id.as_str());
-        let row = self.change(|all| &all.release, &[text(&id)], self.deadline()).await?;
-        let released: bool = column(&row, "released")?;
-        if released {
-            Ok(ReleaseOutcome::Released)
-        } else {
-            read_absent(&row).map(|why| ReleaseOutcome::Absent(Some(why)))
+    pub(crate) async fn release(self: &Arc<Self>, lock_id: &LockId) -> Result<ReleaseOutcome> {
+        let deadline = self.deadline();
+        match self.meet(|| Question::Release(lock_id.clone()), deadline).await? {
+            Met::First(turn) => {
+                let started = Instant::now();
+                let outcome = self.release_alone(lock_id, deadline).await;
+                turn.finished(started.elapsed(), 1);
+                outcome
+            }
+            Met::Decided(Decision::Release(outcome)) => Ok(outcome),
+            Met::Decided(Decision::Acquire(_)) | Met::Undecided => self.release_alone(lock_id, deadline).await,
         }
+    }
+
+    async fn release_alone(&self, lock_id: &LockId, deadline: Instant) -> Result<ReleaseOutcome> {
+        let id = Hidden(lock_id.as_str());
+        let row = self.change(|all| &all.release, &[text(&id)], deadline).await?;
+        read_released(&row)
     }
 
     pub(crate) async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {

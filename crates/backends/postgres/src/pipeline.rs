@@ -35,8 +35,12 @@ pub(crate) async fn transact(
     deadline: Instant,
 ) -> Result<Row> {
     session.begin();
-    let outcome = timeout_at(deadline, send(session, manner, gate, decision)).await;
-    settle(session, outcome.ok())
+    let Ok(outcome) = timeout_at(deadline, send(session, manner, gate, decision)).await else {
+        session.broke();
+        return Err(error::no_answer());
+    };
+    session.finished();
+    first(settle(session, outcome)?)
 }
 
 /// Runs a decision that is a transaction by itself, on a session with our settings.
@@ -49,39 +53,57 @@ pub(crate) async fn decide(
     decision: Call<'_>,
     deadline: Instant,
 ) -> Result<Row> {
-    session.begin();
-    let sending = async {
-        let ready = decision.ready(session, manner.is_named).await.map_err(not_sent)?;
-        // The rows are complete only when the server is ready again, which is after its commit.
-        ready.run(session.client()).await.map(|rows| rows.into_iter().next()).map_err(refused)
-    };
-    let outcome = timeout_at(deadline, sending).await;
-    settle(session, outcome.ok())
+    let [rows, _] = decide_both(session, manner, [Some(decision), None], deadline).await;
+    first(rows?)
 }
 
-/// Says what an outcome means for the session and for the caller. `None`: no answer came in time.
-fn settle(session: &mut Session, outcome: Option<Result<Option<Row>, Failure>>) -> Result<Row> {
-    match outcome {
-        None => {
+/// As [`decide`], for up to two decisions in one round trip, each a transaction of its own. Without a decision there are
+/// no rows.
+///
+/// # Errors
+/// As [`transact`], for each of them.
+pub(crate) async fn decide_both(
+    session: &mut Session,
+    manner: Manner,
+    decisions: [Option<Call<'_>>; 2],
+    deadline: Instant,
+) -> [Result<Vec<Row>>; 2] {
+    session.begin();
+    let [first, second] = decisions;
+    // Each future queues its request when it is first polled, so both travel together.
+    let sending = async { tokio::join!(run(session, manner, first), run(session, manner, second)) };
+    let Ok((first, second)) = timeout_at(deadline, sending).await else {
+        session.broke();
+        return [Err(error::no_answer()), Err(error::no_answer())];
+    };
+    session.finished();
+    // Whichever spoils the session has the last word.
+    let (first, second) = (settle(session, first), settle(session, second));
+    [first, second]
+}
+
+async fn run(session: &Session, manner: Manner, decision: Option<Call<'_>>) -> Result<Vec<Row>, Failure> {
+    let Some(decision) = decision else { return Ok(Vec::new()) };
+    let ready = decision.ready(session, manner.is_named).await.map_err(not_sent)?;
+    // The rows are complete only when the server is ready again, which is after its commit.
+    ready.run(session.client()).await.map_err(refused)
+}
+
+fn first(rows: Vec<Row>) -> Result<Row> {
+    rows.into_iter().next().ok_or_else(|| LockError::internal("postgres answered without a row"))
+}
+
+/// Says what an outcome means for the session and for the caller.
+fn settle(session: &mut Session, outcome: Result<Vec<Row>, Failure>) -> Result<Vec<Row>> {
+    outcome.map_err(|failure| {
+        // After an error from the server every answer has come or is on its way before the next, and the transaction was
+        // rolled back.
+        if error::spoils_connection(&failure.error) {
             session.broke();
-            Err(error::no_answer())
         }
-        Some(Ok(row)) => {
-            session.finished();
-            row.ok_or_else(|| LockError::internal("postgres answered without a row"))
-        }
-        Some(Err(failure)) => {
-            // After an error from the server every answer has come or is on its way before the next, and the
-            // transaction was rolled back.
-            if error::spoils_connection(&failure.error) {
-                session.broke();
-            } else {
-                session.finished();
-            }
-            let explained = error::from_statement(&failure.error);
-            Err(if failure.may_have_committed { explained.ambiguous() } else { explained })
-        }
-    }
+        let explained = error::from_statement(&failure.error);
+        if failure.may_have_committed { explained.ambiguous() } else { explained }
+    })
 }
 
 struct Failure {
@@ -99,7 +121,7 @@ fn refused(error: tokio_postgres::Error) -> Failure {
     Failure { may_have_committed: error::ends_connection(&error), error }
 }
 
-async fn send(session: &Session, manner: Manner, gate: Call<'_>, decision: Call<'_>) -> Result<Option<Row>, Failure> {
+async fn send(session: &Session, manner: Manner, gate: Call<'_>, decision: Call<'_>) -> Result<Vec<Row>, Failure> {
     let named = manner.is_named;
     // On a new connection both are prepared in one round trip; afterwards neither needs one.
     let (gate, decision) = tokio::join!(gate.ready(session, named), decision.ready(session, named));
@@ -118,7 +140,7 @@ async fn send(session: &Session, manner: Manner, gate: Call<'_>, decision: Call<
     passed.map_err(refused)?;
     let rows = decided.map_err(refused)?;
     committed.map_err(|error| Failure { error, may_have_committed: true })?;
-    Ok(rows.into_iter().next())
+    Ok(rows)
 }
 
 /// Runs one reading statement.

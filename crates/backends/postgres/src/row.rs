@@ -2,8 +2,8 @@
 
 use syncguard_core::time::{free_in, is_live};
 use syncguard_core::{
-    AbsentReason, AcquireOutcome, Contention, Fence, Key, Label, Lease, LockError, LockId, LockInfo, Result, Timestamp,
-    Ttl,
+    AbsentReason, AcquireOutcome, Contention, Fence, Key, Label, Lease, LockError, LockId, LockInfo, ReleaseOutcome,
+    Result, Timestamp, Ttl,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -48,6 +48,12 @@ fn read_held(row: &Row, now: Timestamp) -> Result<AcquireOutcome> {
         return Ok(AcquireOutcome::Acquired(Lease::new(fence, expires_at).observed_at(now)));
     }
     Ok(AcquireOutcome::Contended(Contention::free_in(free_in(expires_at, now))))
+}
+
+/// What `release.sql` answered.
+pub(crate) fn read_released(row: &Row) -> Result<ReleaseOutcome> {
+    let released: bool = column(row, "released")?;
+    if released { Ok(ReleaseOutcome::Released) } else { read_absent(row).map(|why| ReleaseOutcome::Absent(Some(why))) }
 }
 
 pub(crate) fn read_absent(row: &Row) -> Result<AbsentReason> {

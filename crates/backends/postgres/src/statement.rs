@@ -70,10 +70,13 @@ pub(crate) struct Statements {
     pub(crate) acquire: Sql,
     /// The same decision as a transaction of its own, for connections that have our settings.
     pub(crate) acquire_alone: Sql,
+    /// The same for several locks at once.
+    pub(crate) acquire_many: Sql,
     /// Bounds a transaction whose deciding statement takes the locks that it needs.
     pub(crate) bounds_gate: Sql,
     pub(crate) extend: Sql,
     pub(crate) release: Sql,
+    pub(crate) release_many: Sql,
     pub(crate) is_locked: Sql,
     pub(crate) lookup_by_key: Sql,
     pub(crate) lookup_by_lock_id: Sql,
@@ -93,9 +96,11 @@ impl Statements {
             acquire_gate: sql("acquire_gate", include_str!("../sql/acquire_gate.sql")),
             acquire: sql("acquire", &acquire(false)),
             acquire_alone: sql("acquire_alone", &acquire(true)),
+            acquire_many: sql("acquire_many", include_str!("../sql/acquire_many.sql")),
             bounds_gate: sql("bounds_gate", include_str!("../sql/bounds_gate.sql")),
             extend: sql("extend", include_str!("../sql/extend.sql")),
             release: sql("release", include_str!("../sql/release.sql")),
+            release_many: sql("release_many", include_str!("../sql/release_many.sql")),
             is_locked: sql("is_locked", include_str!("../sql/is_locked.sql")),
             lookup_by_key: sql("lookup_by_key", include_str!("../sql/lookup_by_key.sql")),
             lookup_by_lock_id: sql("lookup_by_lock_id", include_str!("../sql/lookup_by_lock_id.sql")),
@@ -148,21 +153,21 @@ impl ToSql for Hidden<'_> {
 }
 
 /// Several keys on their way to the server.
-pub(crate) struct HiddenList(pub(crate) Vec<String>);
+pub(crate) struct HiddenList<T>(pub(crate) Vec<T>);
 
-impl fmt::Debug for HiddenList {
+impl<T> fmt::Debug for HiddenList<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<hidden>")
     }
 }
 
-impl ToSql for HiddenList {
+impl<T: ToSql> ToSql for HiddenList<T> {
     fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         self.0.to_sql(ty, out)
     }
 
     fn accepts(ty: &Type) -> bool {
-        <Vec<String> as ToSql>::accepts(ty)
+        <Vec<T> as ToSql>::accepts(ty)
     }
 
     to_sql_checked!();
@@ -232,15 +237,17 @@ mod tests {
     use super::*;
 
     /// Every statement that is sent.
-    fn all(statements: &Statements) -> [&Sql; 14] {
+    fn all(statements: &Statements) -> [&Sql; 16] {
         let s = statements;
         [
             &s.acquire_gate,
             &s.acquire,
             &s.acquire_alone,
+            &s.acquire_many,
             &s.bounds_gate,
             &s.extend,
             &s.release,
+            &s.release_many,
             &s.is_locked,
             &s.lookup_by_key,
             &s.lookup_by_lock_id,
@@ -270,7 +277,7 @@ mod tests {
         let statements = Statements::new(&Tables::parse("l", "f").unwrap(), Columns { key_debug: true, holder: true });
         let names: HashSet<&str> = all(&statements).iter().map(|sql| sql.name).collect();
         let texts: HashSet<&str> = all(&statements).iter().map(|sql| sql.text.as_str()).collect();
-        assert_eq!((names.len(), texts.len()), (14, 14));
+        assert_eq!((names.len(), texts.len()), (16, 16));
     }
 
     #[test]
@@ -281,7 +288,15 @@ mod tests {
             assert_eq!(statements.acquire.text.matches("key_debug").count(), usize::from(columns.key_debug));
             assert_eq!(statements.acquire.text.matches("$5").count(), 1 + usize::from(columns.key_debug));
             let s = &statements;
-            for sql in [&s.acquire, &s.acquire_alone, &s.extend, &s.lookup_by_key, &s.lookup_by_lock_id, &s.list] {
+            for sql in [
+                &s.acquire,
+                &s.acquire_alone,
+                &s.acquire_many,
+                &s.extend,
+                &s.lookup_by_key,
+                &s.lookup_by_lock_id,
+                &s.list,
+            ] {
                 assert_eq!(sql.text.contains("holder"), columns.holder, "{}", sql.name);
             }
         }
@@ -293,11 +308,13 @@ mod tests {
     fn the_numbers_in_the_statements_are_the_constants_of_the_core() {
         let statements = Statements::new(&Tables::parse("l", "f").unwrap(), Columns { key_debug: true, holder: true });
         let (tolerance, guard) = (TOLERANCE_MS.to_string(), CLEANUP_GUARD_MS.to_string());
-        let expected: [(&str, &[&str]); 10] = [
+        let expected: [(&str, &[&str]); 12] = [
             ("acquire", &[&tolerance, &tolerance, &tolerance, &tolerance]),
             ("acquire_alone", &[&tolerance, &tolerance, &tolerance, &tolerance, &tolerance]),
+            ("acquire_many", &[&tolerance, &tolerance, &tolerance]),
             ("extend", &[&tolerance]),
             ("release", &[&tolerance]),
+            ("release_many", &[&tolerance]),
             ("is_locked", &[&tolerance, &guard]),
             ("purge", &[&guard]),
             ("purge_key", &[&guard]),
@@ -316,7 +333,9 @@ mod tests {
                 .collect();
             assert_eq!(found, numbers, "{name}");
         }
-        assert!(statements.acquire.text.contains(&format!("BETWEEN 0 AND {}", Fence::MAX.get() - 1)));
+        for sql in [&statements.acquire, &statements.acquire_many] {
+            assert!(sql.text.contains(&format!("BETWEEN 0 AND {}", Fence::MAX.get() - 1)));
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod health;
 mod in_tx;
 mod inspect;
 mod literal;
+mod many;
 mod one_statement;
 mod opening;
 mod pooler;
