@@ -175,18 +175,26 @@ pub async fn the_delays_follow_the_formulas<H: Harness>(h: &H) {
     }
 }
 
-/// The schedule would sleep past the end; the end is looked at all the same.
+/// The schedule would sleep past the end; the end is looked at all the same. The last look has only moments, so a storage
+/// that did not answer it in time says nothing, and another round is made.
 pub async fn the_last_attempt_is_made_at_the_deadline<H: Harness>(h: &H) {
     let (other, backend) = (h.backend().await, faulty(h).await.without_hints());
-    let held = take(&other, &key("k"), LONG).await;
-    let request = Locker::new(backend).lock("k").timeout(ms(1_200)).retry_delay(ms(30_000)).jitter(Jitter::None);
-
-    let (guard, ()) = tokio::join!(request.acquire(), async {
-        sleep(ms(900)).await;
-        give_back(&other, &held).await;
-    });
-
-    assert!(guard.is_ok(), "a lock freed 300 ms before the deadline was not got at the deadline: {guard:?}");
+    let locker = Locker::new(backend);
+    for round in 0..10 {
+        let name = format!("round {round}");
+        let held = take(&other, &key(&name), LONG).await;
+        let request = locker.lock(&name).timeout(ms(1_200)).retry_delay(ms(30_000)).jitter(Jitter::None);
+        let (guard, ()) = tokio::join!(request.acquire(), async {
+            sleep(ms(900)).await;
+            give_back(&other, &held).await;
+        });
+        match guard {
+            Ok(_) => return,
+            Err(error) if error.is_ambiguous() => {}
+            Err(error) => panic!("a lock freed 300 ms before the deadline was not got at the deadline: {error:?}"),
+        }
+    }
+    panic!("ten looks in a row had no answer");
 }
 
 /// Unreachable, overloaded, slow: tried again inside the budget.
