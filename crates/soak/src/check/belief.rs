@@ -7,7 +7,7 @@ use super::{Hold, Violation};
 /// Every pair of neighbouring acquisitions of one key whose beliefs overlap.
 pub fn no_two_believers(holds: &[Hold]) -> Vec<Violation> {
     let mut by_key: HashMap<&str, Vec<&Hold>> = HashMap::new();
-    for hold in holds {
+    for hold in holds.iter().filter(|hold| !hold.was_over_at_once) {
         by_key.entry(&hold.key).or_default().push(hold);
     }
     by_key.into_values().flat_map(|mut holds| overlaps(&mut holds)).collect()
@@ -47,6 +47,7 @@ mod tests {
             fence,
             from,
             until,
+            was_over_at_once: false,
             deadline: until,
             signalled: None,
             releasing: None,
@@ -57,6 +58,14 @@ mod tests {
     fn holders_in_turn_are_fine_and_so_are_those_of_different_keys() {
         let holds = [hold("a", 1, 0, 10), hold("a", 2, 10, 20), hold("b", 1, 5, 15), hold("a", 3, 25, 25)];
         assert_eq!(no_two_believers(&holds), []);
+    }
+
+    #[test]
+    fn who_was_told_no_at_its_first_question_did_not_believe() {
+        let mut late = hold("a", 1, 5, 5);
+        assert_eq!(no_two_believers(&[hold("a", 2, 0, 10), late.clone()]).len(), 1);
+        late.was_over_at_once = true;
+        assert_eq!(no_two_believers(&[hold("a", 2, 0, 10), late]), []);
     }
 
     #[test]

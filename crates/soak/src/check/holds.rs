@@ -23,6 +23,8 @@ pub struct Hold {
     pub from: Nanos,
     /// Up to when it was certainly believed in.
     pub until: Nanos,
+    /// Whether the first question was answered with no: the process was stopped before it could ask, and so never believed.
+    pub was_over_at_once: bool,
     /// The deadline that was known last.
     pub deadline: Nanos,
     /// When `lost()` resolved, and why.
@@ -50,6 +52,7 @@ fn of_process(process: usize, history: &History) -> Vec<Hold> {
                     fence: *fence,
                     from: *at,
                     until: *at,
+                    was_over_at_once: false,
                     deadline: *at,
                     signalled: None,
                     releasing: None,
@@ -73,6 +76,7 @@ impl Hold {
                 self.until = self.until.max(at);
                 self.deadline = *deadline;
             }
+            What::Over { .. } if self.deadline == self.from => self.was_over_at_once = true,
             What::Over { reason, .. } if reason == "expired" => self.until = self.until.max(self.deadline),
             What::Signalled { reason, .. } => self.signalled = Some((at, reason.clone())),
             What::Releasing { .. } => self.releasing = Some(at),
@@ -101,6 +105,14 @@ mod tests {
         assert_eq!(until(vec![granted.clone()]), 10);
         assert_eq!(until(vec![granted.clone(), believed.clone()]), 20);
         assert_eq!(until(vec![granted.clone(), believed.clone(), over("expired")]), 100);
-        assert_eq!(until(vec![granted, believed, over("absent")]), 20, "it may have been told at any moment");
+        assert_eq!(
+            until(vec![granted.clone(), believed.clone(), over("absent")]),
+            20,
+            "it may have been told at any moment"
+        );
+
+        let never = |events| holds(&[history(events)])[0].was_over_at_once;
+        assert!(never(vec![granted.clone(), over("expired")]));
+        assert!(!never(vec![granted.clone()]) && !never(vec![granted, believed, over("expired")]));
     }
 }

@@ -66,6 +66,7 @@ mod tests {
             fence: 1,
             from: 0,
             until: 0,
+            was_over_at_once: false,
             deadline: 2_000 * MILLI,
             signalled: Some((signalled, "expired".to_owned())),
             releasing: None,
