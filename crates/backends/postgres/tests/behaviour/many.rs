@@ -357,9 +357,9 @@ async fn many_that_somebody_overtook_take_back_their_counts_and_come_again() {
     let overtake = format!(
         "CREATE FUNCTION wait_{locks}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              IF NEW.fence_key = 'fence:k9' THEN PERFORM pg_advisory_xact_lock(77, hashtext('{locks}')); END IF;
-             RETURN NULL;
+             RETURN NEW;
          END $$;
-         CREATE TRIGGER wait AFTER INSERT OR UPDATE ON {fences} FOR EACH ROW EXECUTE FUNCTION wait_{locks}()",
+         CREATE TRIGGER wait BEFORE INSERT ON {fences} FOR EACH ROW EXECUTE FUNCTION wait_{locks}()",
         locks = tables.locks,
         fences = tables.fences
     );
