@@ -38,6 +38,8 @@ pub(crate) struct Channels {
     pub(crate) router: Arc<Router>,
     /// What releases call this process.
     pub(crate) name: Arc<str>,
+    /// What its own releases say when a waiter here has its turn and was woken already.
+    pub(crate) own_turn: Arc<str>,
     pub(crate) topics: Topics,
 }
 
@@ -64,6 +66,7 @@ pub(crate) struct Subscriber {
 pub(crate) struct Receiver {
     stream: PubSubStream,
     name: Arc<str>,
+    own_turn: Arc<str>,
     listeners: Listeners,
 }
 
@@ -77,7 +80,8 @@ impl Source for Channels {
         let (sink, stream) = connection.split();
         let listeners = Listeners::default();
         let (router, topics) = (self.router.clone(), self.topics);
-        let receiver = Receiver { stream, name: self.name.clone(), listeners: listeners.clone() };
+        let (name, own_turn) = (self.name.clone(), self.own_turn.clone());
+        let receiver = Receiver { stream, name, own_turn, listeners: listeners.clone() };
         Ok((Subscriber { sink, name: self.name.clone(), topics, router, listeners }, receiver))
     }
 }
@@ -142,24 +146,26 @@ impl Messages for Receiver {
             return Ok(Heard::Released { topic: Arc::from(topic), hold_back: GRACE * place.unwrap_or(1).min(8) });
         }
         let topic: Arc<str> = Arc::from(message.get_channel_name());
-        if message.get_payload_bytes() == FOR_OLDER_PROGRAMS {
-            return Ok(Heard::Nothing);
-        }
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).get(&topic).copied();
-        let hold_back = hold_back(message.get_payload_bytes(), &self.name, listeners.unwrap_or(0));
-        Ok(Heard::Released { topic, hold_back })
+        let names = (&*self.name, &*self.own_turn);
+        Ok(match hold_back(message.get_payload_bytes(), names, listeners.unwrap_or(0)) {
+            Some(hold_back) => Heard::Released { topic, hold_back },
+            None => Heard::Nothing,
+        })
     }
 }
 
 /// For a message to everybody: it is empty, or names whose turn it is. Whatever programs of another kind write is for
-/// everybody, too.
-fn hold_back(message: &[u8], name: &str, listeners: u64) -> Duration {
-    if message == name.as_bytes() {
-        Duration::ZERO
+/// everybody, too. `None` where nobody here is to act on it.
+fn hold_back(message: &[u8], (name, own_turn): (&str, &str), listeners: u64) -> Option<Duration> {
+    if message == FOR_OLDER_PROGRAMS || message == own_turn.as_bytes() {
+        None
+    } else if message == name.as_bytes() {
+        Some(Duration::ZERO)
     } else if message.len() == NAME_LENGTH {
-        GRACE + stagger::among(listeners)
+        Some(GRACE + stagger::among(listeners))
     } else {
-        stagger::among(listeners)
+        Some(stagger::among(listeners))
     }
 }
 
@@ -177,13 +183,22 @@ mod tests {
 
     #[test]
     fn the_one_whose_turn_it_is_acts_at_once_and_everybody_else_after_a_grace() {
+        let me = ("mememeME", "myOwnTrn");
         for listeners in [0, 1, 4, 1000] {
-            assert_eq!(hold_back(b"mememeME", "mememeME", listeners), Duration::ZERO);
-            assert!(hold_back(b"somebody", "mememeME", listeners) >= GRACE);
+            assert_eq!(hold_back(b"mememeME", me, listeners), Some(Duration::ZERO));
+            assert!(hold_back(b"somebody", me, listeners) >= Some(GRACE));
         }
         // Nobody is named: as it was before there were lines.
         for message in [&b""[..], b"1", b"the lock was released"] {
-            assert_eq!(hold_back(message, "mememeME", 4), Duration::ZERO);
+            assert_eq!(hold_back(message, me, 4), Some(Duration::ZERO));
         }
+    }
+
+    #[test]
+    fn nobody_acts_on_what_is_for_older_programs_or_was_acted_on_before_it_was_said() {
+        let me = ("mememeME", "myOwnTrn");
+        assert_eq!(hold_back(b"-", me, 1), None);
+        assert_eq!(hold_back(b"myOwnTrn", me, 1), None);
+        assert!(hold_back(b"herOwnTn", me, 1) >= Some(GRACE), "others stand back from it");
     }
 }

@@ -16,6 +16,8 @@ const MAX_VALUE_BYTES: usize = 64 * 1024;
 /// The answer of `acquire.lua`.
 pub(crate) enum AcquireReply {
     Decided(AcquireOutcome),
+    /// The lock is ours, and no other process stands in line for it.
+    Alone(Lease),
     /// A dead holder's index must be declared first.
     Dead(String),
 }
@@ -33,6 +35,9 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
             Ok(AcquireReply::Decided(AcquireOutcome::Contended(Contention::free_in(free_in))))
         }
         Value::Array(parts) => match parts.as_slice() {
+            [Value::BulkString(value), Value::Int(0)] => {
+                granted(text(value)?, head).map(AcquireReply::Alone).ok_or_else(unexpected)
+            }
             [Value::BulkString(value), Value::Int(now)] if *now > 0 => {
                 let lease = granted(text(value)?, head).ok_or_else(unexpected)?;
                 let lease = lease.observed_at(Timestamp::from_millis(*now));
@@ -246,6 +251,8 @@ mod tests {
             acquire(&written_elsewhere, HEAD).unwrap(),
             AcquireReply::Decided(AcquireOutcome::Acquired(_))
         ));
+        let alone = Value::Array(vec![value, Value::Int(0)]);
+        assert!(matches!(acquire(&alone, HEAD), Ok(AcquireReply::Alone(lease)) if lease.fence.get() == 7));
         let dead = Value::Array(vec![bulk("BBBBBBBBBBBBBBBBBBBBBB")]);
         assert!(matches!(acquire(&dead, HEAD), Ok(AcquireReply::Dead(id)) if id == "BBBBBBBBBBBBBBBBBBBBBB"));
         for bad in [
@@ -259,6 +266,7 @@ mod tests {
             Value::Array(vec![Value::Int(0), Value::Int(5), Value::Int(1)]),
             Value::Array(vec![Value::Int(7), Value::Int(5), Value::Int(0)]),
             Value::Array(vec![bulk(HEAD), Value::Int(5)]),
+            Value::Array(vec![bulk(HEAD), Value::Int(0)]),
             Value::Array(vec![Value::Int(-3), Value::Int(5), Value::Int(1)]),
             Value::Array(vec![Value::Int(900_000_000_000_001), Value::Int(5), Value::Int(1)]),
             Value::Array(vec![Value::Int(1), Value::Int(-5), Value::Int(1)]),

@@ -7,6 +7,7 @@ use super::{Operations, life, value_head};
 use crate::builder::WaitReplicas;
 use crate::error::CallError;
 use crate::names::KeyNames;
+use crate::own_locks::Others;
 use crate::reply::{self, AcquireReply};
 use crate::router::Router;
 use crate::script;
@@ -20,24 +21,30 @@ impl Operations {
         }
         let router = self.careful.as_ref().map_or(&*self.router, |(router, _)| router);
         let waiters = self.waiters(&names.lock);
-        let outcome = self.run(router, request, &names, waiters).await?;
+        let (outcome, is_alone) = self.run(router, request, &names, waiters).await?;
         if let AcquireOutcome::Acquired(_) = outcome {
             if let Some((router, wait)) = &self.careful {
                 self.replicate(router, *wait, request, &names).await?;
             }
-            self.own_locks.remember(request.lock_id, &names.lock, request.ttl, waiters > 0);
+            let others = match waiters {
+                0 => Others::Unknown,
+                _ if is_alone => Others::Absent,
+                _ => Others::InLine,
+            };
+            self.own_locks.remember(request.lock_id, &names.lock, request.ttl, others);
         }
         Ok(outcome)
     }
 
-    /// `waiters`: how many tasks of this process wait to hear of this lock's release.
+    /// `waiters`: how many tasks of this process wait to hear of this lock's release. Also answers whether no other
+    /// process stands in line for a lock that was got.
     async fn run(
         &self,
         router: &Router,
         request: AcquireRequest<'_>,
         names: &KeyNames,
         waiters: usize,
-    ) -> Result<AcquireOutcome> {
+    ) -> Result<(AcquireOutcome, bool)> {
         let index = self.names.index(request.lock_id);
         let life_ms = life(request.ttl);
         let (head, tail) = (value_head(request.lock_id), value_tail(request));
@@ -57,7 +64,8 @@ impl Operations {
             let (keys, args) = (Words::new(keys), Words::new(args));
             let answer = router.script(&script::ACQUIRE, keys.get(), args.get(), self.bound(request.ttl)).await;
             match reply::acquire(&answer.map_err(CallError::into_lock_error)?, &head)? {
-                AcquireReply::Decided(outcome) => return Ok(outcome),
+                AcquireReply::Decided(outcome) => return Ok((outcome, false)),
+                AcquireReply::Alone(lease) => return Ok((AcquireOutcome::Acquired(lease), true)),
                 AcquireReply::Dead(id) => {
                     let dead_index = LockId::parse(&id).ok().map(|id| self.names.index(&id));
                     dead = Some((id, dead_index));

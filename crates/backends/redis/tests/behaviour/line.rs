@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::{Held, attempt, fresh_prefix, key, raw, ttl};
+use crate::support::{Held, attempt, attempt_with, fresh_prefix, key, raw, ttl};
 use futures_util::StreamExt;
-use syncguard_core::{HashId, LockBackend, Locker};
+use syncguard_core::{Contention, HashId, LockBackend, LockId, Locker};
 use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::{redis_cluster_url, redis_url};
 use tokio::time::timeout;
 
 /// Far more than anything here takes, on a machine that has other things to do.
-const SOON: Duration = Duration::from_secs(120);
+pub(crate) const SOON: Duration = Duration::from_secs(120);
 /// What the child process of a test is told.
 const PREFIX: &str = "SYNCGUARD_TEST_LINE_PREFIX";
 
 /// The lock `k` under a prefix that no other test has.
-struct Lock {
+pub(crate) struct Lock {
     url: String,
     prefix: String,
     /// Of a server of its own, or of any node of the cluster.
@@ -29,7 +29,7 @@ struct Lock {
 }
 
 impl Lock {
-    fn at(url: String) -> Self {
+    pub(crate) fn at(url: String) -> Self {
         let prefix = fresh_prefix();
         let hosts = url.split("//").nth(1).unwrap().trim_end_matches('/');
         let port = hosts.split(',').next().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
@@ -38,7 +38,7 @@ impl Lock {
         Self { url, prefix, port, stored }
     }
 
-    async fn client(&self) -> RedisBackend {
+    pub(crate) async fn client(&self) -> RedisBackend {
         self.options().connect().await.unwrap()
     }
 
@@ -46,15 +46,15 @@ impl Lock {
         RedisBuilder::from_url(&self.url).unwrap().prefix(self.prefix.as_str())
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}:k", self.stored)
     }
 
-    fn line_name(&self) -> String {
+    pub(crate) fn line_name(&self) -> String {
         format!("{}:id:{}", self.stored, &HashId::of(&self.name()).to_string()[..22])
     }
 
-    fn line(&self) -> Vec<String> {
+    pub(crate) fn line(&self) -> Vec<String> {
         let line = raw(self.port, &["GET", &self.line_name()]).to_string();
         line.as_bytes().chunks(8).map(|name| String::from_utf8(name.to_vec()).unwrap()).collect()
     }
@@ -65,7 +65,7 @@ impl Lock {
     }
 
     /// A listener that knows nothing of lines, as older programs are.
-    async fn older_listener(&self) -> OlderListener {
+    pub(crate) async fn older_listener(&self) -> OlderListener {
         self.listener(self.name()).await
     }
 
@@ -77,7 +77,7 @@ impl Lock {
     }
 }
 
-struct OlderListener {
+pub(crate) struct OlderListener {
     /// The subscription lives as long as its sink.
     _sink: redis::aio::PubSubSink,
     stream: redis::aio::PubSubStream,
@@ -85,19 +85,27 @@ struct OlderListener {
 
 impl OlderListener {
     /// The next message.
-    async fn hear(&mut self) -> String {
+    pub(crate) async fn hear(&mut self) -> String {
         let message = timeout(SOON, self.stream.next()).await.expect("the release is heard");
         message.unwrap().get_payload().unwrap()
     }
 }
 
-/// Takes the lock, which must be free.
+/// Takes the lock, which must be free. Its release goes the ordinary way, whoever waits.
 async fn take(backend: &RedisBackend) -> Held {
-    attempt(backend, &key("k"), ttl(600_000)).await.unwrap().expect("the lock is free")
+    let held = take_until(backend, |id| id.as_str().as_bytes()[0] % 8 == 0).await;
+    held.expect("the lock is free")
+}
+
+/// Tries with an id that fits.
+pub(crate) async fn take_until(backend: &RedisBackend, fits: impl Fn(&LockId) -> bool) -> Result<Held, Contention> {
+    let ids = std::iter::repeat_with(|| backend.new_lock_id(&key("k")));
+    let id = ids.take(10_000).find(fits).expect("ids are random");
+    attempt_with(backend, &key("k"), ttl(600_000), id).await.unwrap()
 }
 
 /// Tries once for a lock that somebody holds.
-async fn try_in_vain(backend: &RedisBackend) {
+pub(crate) async fn try_in_vain(backend: &RedisBackend) {
     attempt(backend, &key("k"), ttl(600_000)).await.unwrap().expect_err("the lock is held");
 }
 

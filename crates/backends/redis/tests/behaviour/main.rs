@@ -11,6 +11,7 @@ mod cluster;
 mod contest;
 mod damage;
 mod faults;
+mod hand_over;
 mod inspect;
 mod labels;
 mod layout;

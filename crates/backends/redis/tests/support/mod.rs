@@ -52,7 +52,16 @@ pub(crate) async fn attempt(
     key: &Key,
     ttl: Ttl,
 ) -> Result<Result<Held, Contention>> {
-    let id = backend.new_lock_id(key);
+    attempt_with(backend, key, ttl, backend.new_lock_id(key)).await
+}
+
+/// One attempt with an id.
+pub(crate) async fn attempt_with(
+    backend: &impl LockBackend<Fence = Fence>,
+    key: &Key,
+    ttl: Ttl,
+    id: LockId,
+) -> Result<Result<Held, Contention>> {
     Ok(match backend.acquire(AcquireRequest::new(key, &id, ttl)).await? {
         AcquireOutcome::Acquired(Lease { fence, expires_at, .. }) => {
             Ok(Held { id, fence, expires_at_ms: expires_at.as_millis() })
