@@ -3,8 +3,8 @@
 //! As many as there are connections, as long as the server answers as fast as it can. Statements that take much longer
 //! than the fastest one wait for each other inside the server, and more of them at once only wait longer: operations
 //! that wait here instead go together, which costs the server far less. So the number falls by one with every slow
-//! answer and rises by one with every fast one. Far from the server, where the time is spent on the way, answers stay
-//! near the fastest, and nobody waits here.
+//! answer and rises by one with every so many fast ones in a row: among many that wait for each other some are fast by
+//! chance. Far from the server, where the time is spent on the way, answers stay near the fastest, and nobody waits here.
 
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ const MEMORY: Duration = Duration::from_secs(10);
 /// One statement alone leaves the server idle while its answer and the next question travel.
 const LEAST: usize = 2;
 
+/// So many fast answers in a row raise the number by one.
+const CONVINCING: u32 = 32;
+
 /// Longer than this was not the server's work but a wait for somebody's lock or for a connection.
 pub(crate) const STUCK: Duration = Duration::from_millis(100);
 
@@ -24,6 +27,8 @@ pub(crate) const STUCK: Duration = Duration::from_millis(100);
 pub(crate) struct Pace {
     limit: usize,
     most: usize,
+    /// Fast answers since the last slow one, or since the number rose.
+    in_a_row: u32,
     /// The fastest answer since `since`, and of the time before it.
     fastest: [Option<Duration>; 2],
     since: Instant,
@@ -31,7 +36,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) fn new(most: usize) -> Self {
-        Self { limit: most, most, fastest: [None; 2], since: Instant::now() }
+        Self { limit: most, most, in_a_row: 0, fastest: [None; 2], since: Instant::now() }
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -51,8 +56,13 @@ impl Pace {
         let fastest = self.fastest.iter().flatten().min().copied().unwrap_or(took);
         if took > slow(fastest, operations) {
             self.limit = (self.limit - 1).max(LEAST.min(self.most));
-        } else {
+            self.in_a_row = 0;
+            return;
+        }
+        self.in_a_row += 1;
+        if self.in_a_row == CONVINCING {
             self.limit = (self.limit + 1).min(self.most);
+            self.in_a_row = 0;
         }
     }
 }
@@ -72,8 +82,15 @@ mod tests {
     const FAST: Duration = Duration::from_micros(100);
     const SLOW: Duration = Duration::from_micros(400);
 
+    /// As many fast answers as raise the number by one.
+    fn convince(pace: &mut Pace) {
+        for _ in 0..CONVINCING {
+            pace.note(FAST, 1);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn slow_answers_lower_the_number_to_two_and_fast_ones_raise_it_again() {
+    async fn slow_answers_lower_the_number_to_two_and_many_fast_ones_raise_it_again() {
         let mut pace = Pace::new(4);
         pace.note(FAST, 1);
         assert_eq!(pace.limit(), 4);
@@ -82,13 +99,25 @@ mod tests {
             assert_eq!(pace.limit(), expected);
         }
         for expected in [3, 4, 4] {
-            pace.note(FAST, 1);
+            convince(&mut pace);
             assert_eq!(pace.limit(), expected);
         }
         let mut single = Pace::new(1);
         single.note(FAST, 1);
         single.note(SLOW, 1);
         assert_eq!(single.limit(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_are_fast_by_chance_raise_nothing() {
+        let mut pace = Pace::new(4);
+        for _ in 0..10 {
+            for _ in 1..CONVINCING {
+                pace.note(FAST, 1);
+            }
+            pace.note(SLOW, 1);
+        }
+        assert_eq!(pace.limit(), 2);
     }
 
     #[tokio::test(start_paused = true)]
@@ -120,7 +149,9 @@ mod tests {
         pace.note(SLOW, 1);
         assert_eq!(pace.limit(), 2, "what it was a while ago counts");
         tokio::time::advance(MEMORY).await;
-        pace.note(SLOW, 1);
+        for _ in 0..CONVINCING {
+            pace.note(SLOW, 1);
+        }
         assert_eq!(pace.limit(), 3, "what it was long ago does not");
     }
 }
