@@ -32,6 +32,10 @@ const GRACE: Duration = Duration::from_millis(50);
 /// Waiters that learn of the same expiry try within this window instead of all at once.
 const EXPIRY_SPREAD: Duration = Duration::from_millis(30);
 
+/// How long an answer stands for the retries of a waiter that will hear of the release. Hints may be lost, so it asks
+/// again after this; whoever does not hear, or meets a holder that tells nobody, keeps to its schedule.
+const ASK_AFTER: Duration = Duration::from_secs(1);
+
 /// Tries once, without a wall of its own: the backend bounds each call.
 pub(crate) async fn once<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Result<Guard<F>, Contention>> {
     let mut acquisition = Acquisition::new(&locker.0, plan);
@@ -130,11 +134,20 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
         }
     }
 
-    /// Whether a scheduled attempt is to be made: not if what another waiter of this process has just learned is the
-    /// answer.
+    /// Whether a scheduled attempt is to be made: not if the release will be heard, and not if what another waiter of this
+    /// process has just learned is the answer.
     fn must_ask(&self, scheduled: u32, slept: Duration) -> bool {
         let is_last = || self.plan.policy.sleep_after(scheduled, self.started.elapsed(), 0.0).is_none();
+        if self.will_hear() && !is_last() {
+            return false;
+        }
         self.place.as_ref().is_none_or(|place| place.may_ask(slept, is_last))
+    }
+
+    /// Whether a release since the last answer would have been heard here.
+    fn will_hear(&self) -> bool {
+        let told = |(contention, at): &(Contention, Instant)| contention.is_told_of && at.elapsed() < ASK_AFTER;
+        self.hint.hears() && self.last_contention.as_ref().is_some_and(told)
     }
 
     /// Sleeps until the scheduled retry, trying in between whenever the lock may have become free.

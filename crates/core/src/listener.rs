@@ -202,18 +202,24 @@ impl<S: Source> Listener<S> {
         self.0.keep_running();
         let entry = self.0.subscriptions().enter(topic);
         match entry {
-            Entry::Confirmed | Entry::GoOn => hint,
+            Entry::Confirmed => hint,
+            Entry::GoOn => hint.not_confirmed(),
             Entry::Never => WakeHint::never(),
             Entry::Wait(confirmation) => {
                 let confirmed = timeout(self.0.settings.confirm_within, confirmation).await;
+                let confirmed = matches!(confirmed, Ok(Ok(())));
                 let mut subscriptions = self.0.subscriptions();
-                if !matches!(confirmed, Ok(Ok(()))) {
+                if !confirmed {
                     subscriptions.went_on(topic);
                 }
                 let refused = subscriptions.is_refused();
                 // Counted out by dropping the hint, which calls back in here: never with the lock held.
                 drop(subscriptions);
-                if refused { WakeHint::never() } else { hint }
+                match (refused, confirmed) {
+                    (true, _) => WakeHint::never(),
+                    (false, true) => hint,
+                    (false, false) => hint.not_confirmed(),
+                }
             }
         }
     }

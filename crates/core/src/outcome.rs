@@ -60,17 +60,26 @@ pub struct Contention {
     /// where the backend learned it for free. Waiters look again then, so that a dead holder costs
     /// no more than its lease.
     pub free_in: Option<Duration>,
+    /// Whether the holder is known to tell waiters of its release, where the backend learned it for free. Waiters that
+    /// hear of releases ask less often then.
+    pub is_told_of: bool,
 }
 
 impl Contention {
     /// Makes the contention of which nothing more is known.
     pub const fn new() -> Self {
-        Self { free_in: None }
+        Self { free_in: None, is_told_of: false }
     }
 
     /// Makes the contention with a holder whose lease can be taken over after this time.
     pub const fn free_in(duration: Duration) -> Self {
-        Self { free_in: Some(duration) }
+        Self { free_in: Some(duration), is_told_of: false }
+    }
+
+    /// Says that the holder tells waiters of its release.
+    #[must_use]
+    pub const fn told_of(self) -> Self {
+        Self { is_told_of: true, ..self }
     }
 }
 

@@ -103,7 +103,7 @@ impl WakeHub {
 
     fn hint(&self, topic: &str, notify: &Arc<Notify>, is_first: bool) -> WakeHint {
         let subscription =
-            Subscription { hub: self.clone(), topic: Arc::from(topic), notify: notify.clone(), is_first };
+            Subscription { hub: self.clone(), topic: Arc::from(topic), notify: notify.clone(), is_first, hears: true };
         WakeHint(Some(subscription))
     }
 
@@ -144,6 +144,9 @@ struct Subscription {
     topic: Arc<str>,
     notify: Arc<Notify>,
     is_first: bool,
+    /// Whether releases were heard when the waiter came. A connection may be lost since; then it is woken once there is
+    /// another.
+    hears: bool,
 }
 
 impl WakeHint {
@@ -161,6 +164,19 @@ impl WakeHint {
     /// was heard by nobody. Those after it need not, because a waiter that was there before them hears it.
     pub fn is_first(&self) -> bool {
         self.0.as_ref().is_some_and(|subscription| subscription.is_first)
+    }
+
+    /// Returns whether releases were heard from the moment on in which this waiter registered.
+    pub(crate) fn hears(&self) -> bool {
+        self.0.as_ref().is_some_and(|subscription| subscription.hears)
+    }
+
+    /// Says that nobody knows yet whether releases are heard.
+    pub(crate) fn not_confirmed(mut self) -> Self {
+        if let Some(subscription) = &mut self.0 {
+            subscription.hears = false;
+        }
+        self
     }
 
     /// Resolves when the key may have become free.

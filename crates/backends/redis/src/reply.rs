@@ -30,11 +30,9 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
             let lease = granted(text(value)?, head).ok_or_else(unexpected)?;
             Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease)))
         }
-        Value::Int(wait) if *wait < 0 => {
-            let free_in = std::time::Duration::from_millis(wait.unsigned_abs());
-            Ok(AcquireReply::Decided(AcquireOutcome::Contended(Contention::free_in(free_in))))
-        }
+        Value::Int(wait) if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait).told_of()))),
         Value::Array(parts) => match parts.as_slice() {
+            [Value::Int(wait)] if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait)))),
             [Value::BulkString(value), Value::Int(0)] => {
                 granted(text(value)?, head).map(AcquireReply::Alone).ok_or_else(unexpected)
             }
@@ -54,6 +52,10 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
         },
         _ => Err(unexpected()),
     }
+}
+
+fn free_in(wait: i64) -> Contention {
+    Contention::free_in(std::time::Duration::from_millis(wait.unsigned_abs()))
 }
 
 /// Reads the numbers out of a value whose form we gave ourselves. A lock is acquired at the time of its answer.

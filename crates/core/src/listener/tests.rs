@@ -112,7 +112,7 @@ async fn a_release_wakes_a_waiter() {
     let server = Server::default();
     let listener = Listener::new(server.clone());
     let hint = listener.subscribe("k").await;
-    assert!(hint.is_live());
+    assert!(hint.is_live() && hint.hears());
 
     server.release("k");
 
@@ -125,6 +125,7 @@ async fn a_late_confirmation_is_a_hint() {
     let listener = Listener::new(server.clone());
     server.0.mute.store(true, Ordering::SeqCst);
     let hint = listener.subscribe("k").await;
+    assert!(!hint.hears(), "nobody knows yet");
 
     server.0.mute.store(false, Ordering::SeqCst);
     let inbox = server.0.inboxes.lock().unwrap()[0].clone();

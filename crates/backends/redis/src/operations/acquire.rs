@@ -1,5 +1,7 @@
 //! How is a lock taken, and given out only when enough replicas have it?
 
+use std::sync::atomic::Ordering;
+
 use redis::Cmd;
 use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, LockError, LockId, Result};
 
@@ -47,7 +49,8 @@ impl Operations {
     ) -> Result<(AcquireOutcome, bool)> {
         let index = self.names.index(request.lock_id);
         let life_ms = life(request.ttl);
-        let (head, tail) = (value_head(request.lock_id), value_tail(request));
+        let tells = self.publish.load(Ordering::Relaxed);
+        let (head, tail) = (value_head(request.lock_id), value_tail(request, tells));
         let mut dead: Option<(String, Option<String>)> = None;
         // Each round removes one dead holder; a second one can only appear if others acquire in between.
         for _ in 0..4 {
@@ -133,14 +136,16 @@ fn too_few_replicas(reached: u32, wanted: u32, given_back: bool) -> LockError {
         .with_hint("look at `INFO replication`, or raise `wait_timeout`")
 }
 
-/// The stored JSON from its key to its fence. Clients that do not know the last two fields keep them or leave them out.
-fn value_tail(request: AcquireRequest<'_>) -> String {
+/// The stored JSON from its key to its fence. Clients that do not know the fields in between keep them or leave them out.
+/// A holder that will not tell of its release says so: waiters then keep to their schedule.
+fn value_tail(request: AcquireRequest<'_>, tells: bool) -> String {
     let (key, ttl) = (json(request.key.as_str()), request.ttl.as_millis().to_string());
+    let silent = if tells { "" } else { r#","silent":true"# };
     match request.label {
-        None => [r#","key":"#, &key, r#","ttlMs":"#, &ttl, r#","fence":""#].concat(),
+        None => [r#","key":"#, &key, r#","ttlMs":"#, &ttl, silent, r#","fence":""#].concat(),
         Some(label) => {
             let label = json(label.as_str());
-            [r#","key":"#, &key, r#","ttlMs":"#, &ttl, r#","label":"#, &label, r#","fence":""#].concat()
+            [r#","key":"#, &key, r#","ttlMs":"#, &ttl, r#","label":"#, &label, silent, r#","fence":""#].concat()
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{attempt, fresh_prefix, key, take, ttl};
-use syncguard_core::{LockBackend, Ttl};
+use crate::support::{attempt, eventually, fresh_prefix, key, take, ttl};
+use syncguard_core::retry::Backoff;
+use syncguard_core::{LockBackend, Locker, Ttl};
 use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::{Fault, FaultProxy, RedisOptions as Server, RedisServer, redis_cluster_url, redis_url};
 use tokio::time::timeout;
@@ -221,4 +222,41 @@ fn a_backend_made_in_a_runtime_that_ended_works_and_wakes_in_the_next() {
             timeout(SOON, hint.woken()).await.expect("the release is heard");
         });
     }
+}
+
+/// How many scripts a server has run.
+fn scripts(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+    line.and_then(|line| line.split([':', ',']).find_map(|part| part.strip_prefix("calls=")))
+        .map_or(0, |calls| calls.parse().unwrap())
+}
+
+#[tokio::test]
+#[allow(clippy::disallowed_methods, reason = "more time allows more questions")]
+async fn who_will_hear_of_the_release_asks_once_a_second_and_others_keep_to_their_schedule() {
+    let [told, silent, foreign] = [(); 3].map(|()| RedisServer::start(Server::new()));
+    let holder = RedisBackend::connect(&told.url()).await.unwrap();
+    let held = take(&holder, &key("k")).await;
+    let quiet = RedisBuilder::from_url(&silent.url()).unwrap().wake(false).connect().await.unwrap();
+    take(&quiet, &key("k")).await;
+    // As other programs write it.
+    let value = r#"{"key":"k","lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":9000000000000,"acquiredAtMs":1,"fence":"000000000000001"}"#;
+    foreign.command(&["SET", "syncguard:k", value]);
+    let started = std::time::Instant::now();
+    let mut waiters = Vec::new();
+    for server in [&told, &silent, &foreign] {
+        let locker = Locker::new(RedisBackend::connect(&server.url()).await.unwrap());
+        let request = locker.lock("k").wait_forever().retry_delay(Duration::from_millis(5)).backoff(Backoff::Fixed);
+        waiters.push(tokio::spawn(async move { request.acquire().await.unwrap() }));
+    }
+
+    eventually("they ask by their schedule", async || scripts(&silent) > 40 && scripts(&foreign) > 40).await;
+
+    let (asked, elapsed) = (scripts(&told), started.elapsed());
+    // The holder's own, one that did not wait, one when the subscription was confirmed.
+    assert!(asked <= 3 + elapsed.as_secs() + 1, "{asked} questions within {elapsed:?}");
+    holder.release(&held.id).await.unwrap();
+    let _guard = timeout(SOON, waiters.remove(0)).await.expect("it hears of the release").unwrap();
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
 }
