@@ -8,8 +8,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::report::{Document, Measure, Point, Series};
 
+/// The name between the markers, and what makes the text; empty if it was not measured.
+type Part = (&'static str, fn(&Document) -> String);
+
 /// The parts of the page that are made here, in the order of the page.
-const PARTS: [(&str, fn(&Document) -> String); 7] = [
+const PARTS: [Part; 7] = [
     ("run", run),
     ("throughput", |document| grouped(document, "throughput", "tasks", ratio_first)),
     ("latency", |document| flat(document, "latency", "p")),
