@@ -15,11 +15,11 @@
 mod charts;
 mod contender;
 mod contenders;
-mod machine;
 mod measures;
 mod page;
 mod report;
 mod servers;
+mod versions;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,9 @@ use clap::{Parser, ValueEnum};
 
 use contenders::Group;
 use measures::{Effort, counters, hand_off, memory, pairs};
-use report::{Document, Machine};
+use report::Document;
 use servers::Servers;
+use syncguard_testkit::bench::{self, Machine};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask bench compare", about = "Measure SyncGuard and its peers in one run")]
@@ -108,13 +109,13 @@ fn measure(arguments: &Arguments) -> Result<Document> {
         Effort { rounds: arguments.rounds.max(1), slice, counters: 10_000_000, locks: 100_000 }
     };
     let mut document = Document {
-        date: machine::date(),
-        commit: machine::commit(),
-        command: command(std::env::args()),
+        date: bench::date(),
+        commit: bench::commit(),
+        command: bench::command("compare", std::env::args().skip(1)),
         rounds: effort.rounds,
-        idle: machine::idle_share(),
+        idle: bench::idle_share(),
         machine: Machine::this(),
-        versions: machine::versions(),
+        versions: versions::versions(),
         measures: Vec::new(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -147,20 +148,6 @@ fn chosen(only: &[Only], group: Group) -> bool {
     only.is_empty() || only.contains(&this)
 }
 
-/// What to type for the same run; where its figures were kept is nobody's business.
-fn command(arguments: impl Iterator<Item = String>) -> String {
-    let mut command = "cargo xtask bench compare".to_owned();
-    let mut arguments = arguments.skip(1);
-    while let Some(word) = arguments.next() {
-        match word.as_str() {
-            "--json" => drop(arguments.next()),
-            word if word.starts_with("--json=") => {}
-            word => command.extend([" ", word]),
-        }
-    }
-    command
-}
-
 fn write(document: &Document, file: &Path) -> Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -172,14 +159,4 @@ fn write(document: &Document, file: &Path) -> Result<()> {
 fn publish(document: &Document, docs: &Path) -> Result<()> {
     charts::draw(document, &docs.join("benchmarks"))?;
     page::rewrite(document, &docs.join("benchmarks.md"))
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_command_tells_no_path() {
-        let words = ["program", "pairs", "--json", "/home/ada/x.json", "--rounds", "3", "--json=/tmp/x"];
-        let command = super::command(words.into_iter().map(str::to_owned));
-        assert_eq!(command, "cargo xtask bench compare pairs --rounds 3");
-    }
 }

@@ -1,6 +1,7 @@
 //! What is kept of a run? One document, from which tables and charts are made without a hand in between.
 
 use serde::{Deserialize, Serialize};
+use syncguard_testkit::bench::{Machine, Spread};
 
 /// One run.
 #[derive(Serialize, Deserialize)]
@@ -16,14 +17,6 @@ pub(crate) struct Document {
     /// Servers and crates.
     pub(crate) versions: Vec<String>,
     pub(crate) measures: Vec<Measure>,
-}
-
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Machine {
-    pub(crate) cores: usize,
-    pub(crate) processor: String,
-    pub(crate) memory: String,
-    pub(crate) kernel: String,
 }
 
 /// One question, asked of everybody.
@@ -52,22 +45,6 @@ pub(crate) struct Point {
     pub(crate) value: Spread,
     /// The same of the ratios inside each round.
     pub(crate) ratio: Option<Spread>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Copy)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
-}
-
-impl Spread {
-    /// Of the values that are numbers; `None` if none is.
-    pub(crate) fn of(values: &[f64]) -> Option<Self> {
-        let mut values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-        let median = percentile(&mut values, 50.0)?;
-        Some(Self { median, low: *values.first()?, high: *values.last()? })
-    }
 }
 
 impl Document {
@@ -134,14 +111,6 @@ impl Table {
     }
 }
 
-/// Sorts and reads; `None` of nothing.
-pub(crate) fn percentile(values: &mut [f64], percent: f64) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let last = values.len().checked_sub(1)?;
-    let at = (last as f64 * percent / 100.0).round() as usize;
-    values.get(at).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,11 +126,5 @@ mod tests {
         let ratio = measure.contenders[1].at(1.0).unwrap().ratio.unwrap();
         assert_eq!((ratio.low, ratio.median, ratio.high), (2.0, 3.0, 4.0));
         assert!((measure.contenders[0].at(1.0).unwrap().value.median - 100.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn what_is_no_number_counts_for_nothing() {
-        assert!(Spread::of(&[f64::NAN]).is_none() && Spread::of(&[]).is_none());
-        assert!((Spread::of(&[f64::NAN, 2.0]).unwrap().median - 2.0).abs() < 1e-9);
     }
 }

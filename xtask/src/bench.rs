@@ -4,7 +4,10 @@
 //! in its crate. The comparison with peers lies in `bench/`, a workspace of its own: nobody who tests should have to
 //! build them.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::{env, mem};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -15,19 +18,36 @@ use crate::{cargo, setup};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Subject {
+    /// Pairs beside one transaction per operation, eight processes, hand-offs, opening, and a listing beside it
     Sqlite,
+    /// Pairs beside a raw socket and rslock, the server's cost, hand-offs, a mixed fleet, and a listing beside it
     Redis,
+    /// Pairs beside pgbench and the plain sequence, wake-ups, hand-offs, many counters, and a listing beside it
     Postgres,
+    /// Latency on a slow link and contention beside server-side transactions, and hand-offs
     Firestore,
+    /// Writes through each guard, beside the same write without it
     Fenced,
+    /// How soon all is well after connections died silently, on every kind of server
     Silence,
+    /// Ten thousand tasks wait for one key, on every backend
     Waiters,
+    /// The whole life of `syncguard run`, beside flock(1), and its memory
     Cli,
-    /// The pure client: the memory backend
+    /// The pure client: the memory backend, and the Firestore emulator inside the process
     Core,
     /// All backends and their peers: docs/benchmarks.md
     Compare,
 }
+
+/// What all subjects understand, for `cargo xtask bench --help`.
+pub(crate) const COMMON: &str = "\
+Every subject starts its own servers and lets its contenders take turns. All understand
+  PART …        only these parts, for example `cargo xtask bench redis pairs hand-off`
+  --rounds N    how often everybody takes a turn (not for waiters)
+  --json FILE   write the figures to this file: medians and spreads, and ratios inside a round
+  --help        what this subject has beside these: its parts, numbers and switches
+Anything else is refused with 2 before a server is started.";
 
 /// What the peers need beside our own servers: etcd, and protoc and OpenSSL to be built.
 const FOR_PEERS: [Program; 3] = [
@@ -68,8 +88,27 @@ pub(crate) fn run(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
     if subject == Subject::Core {
         command.args(["pairs", "hand-off", "memory", "--only", "client"]);
     }
+    let arguments = with_whole_path(arguments, &env::current_dir()?);
     let status = command.args(arguments).status().context("cannot run the benchmark")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    // Cargo passes on how the benchmark ended: 2 is a command line that it does not understand.
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// The file of `--json` is meant from where the command was typed; cargo starts a benchmark in the folder of its crate.
+fn with_whole_path(arguments: &[String], here: &Path) -> Vec<OsString> {
+    let mut after_json = false;
+    let whole = arguments.iter().map(|word| {
+        let is_file = mem::replace(&mut after_json, word == "--json") && !word.starts_with("--");
+        match word.strip_prefix("--json=") {
+            Some(file) if !file.is_empty() => {
+                ["--json=".into(), here.join(file).into_os_string()].into_iter().collect()
+            }
+            _ if is_file => here.join(word).into_os_string(),
+            _ => word.into(),
+        }
+    });
+    whole.collect()
 }
 
 /// Checks that the comparison still builds and passes its tests; nothing is measured.
@@ -109,4 +148,23 @@ fn has_openssl() -> bool {
     let mut asked = Command::new("pkg-config");
     asked.args(["--exists", "openssl"]).stdout(Stdio::null()).stderr(Stdio::null());
     asked.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_kept_where_the_command_was_typed() {
+        let whole = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            with_whole_path(&words, Path::new("/here")).join(" ".as_ref()).into_string().unwrap()
+        };
+        assert_eq!(whole("pairs --json a/b.json --rounds 3"), "pairs --json /here/a/b.json --rounds 3");
+        assert_eq!(whole("--json=b.json pairs"), "--json=/here/b.json pairs");
+        assert_eq!(whole("--json /tmp/b.json"), "--json /tmp/b.json");
+        // The benchmark says what is missing.
+        assert_eq!(whole("--json --rounds 3"), "--json --rounds 3");
+        assert_eq!(whole("--json="), "--json=");
+    }
 }

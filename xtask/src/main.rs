@@ -51,10 +51,11 @@ enum Task {
     },
     /// Measure one backend, the guards, the recovery after a silence, ten thousand waiters, the start of the command, or
     /// everything beside its peers
+    #[command(after_help = bench::COMMON)]
     Bench {
         /// What to measure
         subject: bench::Subject,
-        /// Arguments for the benchmark
+        /// Arguments for the benchmark, as below
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

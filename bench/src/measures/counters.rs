@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use syncguard::Locker;
 use syncguard_testkit::RedisServer;
+use syncguard_testkit::bench::median;
 use tokio_postgres::NoTls;
 
 use super::Effort;
 use crate::contender::{LEASE, millis};
 use crate::contenders::{OUR_POSTGRES, OUR_REDIS, OUR_SQLITE};
-use crate::report::{Measure, Table, percentile};
+use crate::report::{Measure, Table};
 use crate::servers::Servers;
 
 pub(crate) const COUNTERS: [u64; 4] = [1_000, 100_000, 1_000_000, 10_000_000];
@@ -96,7 +97,7 @@ async fn in_turn(kind: &Kind<'_>, count: u64) -> Result<(f64, f64)> {
             break;
         }
     }
-    Ok((percentile(&mut few, 50.0).unwrap_or(f64::NAN), percentile(&mut many, 50.0).unwrap_or(f64::NAN)))
+    Ok((median(&few), median(&many)))
 }
 
 async fn timed(locker: &Locker, number: u64) -> Result<f64> {

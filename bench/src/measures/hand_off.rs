@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use syncguard_testkit::bench::percentile;
+
 use super::{Effort, warn, who};
 use crate::contender::Race;
 use crate::contenders::Entry;
-use crate::report::{Measure, Table, percentile};
+use crate::report::{Measure, Table};
 
 pub(crate) const WAITERS: [usize; 3] = [1, 10, 100];
 

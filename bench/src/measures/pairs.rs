@@ -1,9 +1,11 @@
 //! How many pairs of acquire and release a second, and how long does one take?
 
+use syncguard_testkit::bench::percentile;
+
 use super::{Effort, warn, who};
 use crate::contender::Pairs;
 use crate::contenders::Entry;
-use crate::report::{Measure, Table, percentile};
+use crate::report::{Measure, Table};
 
 pub(crate) const TASKS: [usize; 3] = [1, 16, 64];
 pub(crate) const PERCENTILES: [f64; 3] = [50.0, 95.0, 99.0];

@@ -1,17 +1,23 @@
 //! What does `syncguard run` cost beside `flock(1)`?
 //!
-//! `cargo xtask bench cli [ROUNDS]`: the whole life of a command that does nothing, one of each in turn, so that all of them meet the
-//! same machine; then the memory of a `run` whose command sleeps and whose lease is renewed.
+//! `cargo xtask bench cli [--rounds N] [--json FILE]`: the whole life of a command that does nothing, one of each in
+//! turn, so that all of them meet the same machine; then the memory of a `run` whose command sleeps and whose lease is
+//! renewed.
 
-use std::process::{Command, Stdio};
+use std::fmt;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use syncguard_testkit::bench::{Figure, Options, Report};
 use syncguard_testkit::{RedisOptions, RedisServer};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_syncguard");
 
-fn main() {
-    let rounds = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(200);
+fn main() -> ExitCode {
+    // Before there were flags, a bare number was that of the rounds.
+    let arguments = Options::new("cli").rounds(200).bare_rounds().read();
+    let rounds = arguments.rounds();
+    let mut report = Report::start(&arguments, rounds);
     let folder = tempfile::tempdir().expect("a folder can be made");
     let redis = RedisServer::start(RedisOptions::new());
     let (store, file) = (folder.path().join("locks.db"), folder.path().join("flock"));
@@ -27,19 +33,27 @@ fn main() {
             let elapsed = life_of(&contender.1);
             // The first rounds fill caches and make the store.
             if round >= 5 {
-                times.push(elapsed);
+                times.push(millis(elapsed));
             }
         }
     }
-    let base = median(&mut times[0]);
-    for ((name, _), times) in contenders.iter().zip(&mut times) {
-        let half = median(times);
-        println!("{name:24} p50 {:6.2} ms  {:5.2} × flock(1)", millis(half), half.as_secs_f64() / base.as_secs_f64());
+    for ((name, _), own) in contenders.iter().zip(&times) {
+        let figure = Figure::of("life of a command", "ms", *name, own).beside("flock(1)", &times[0]);
+        println!("{name:24} p50 {:6.2} ms  {} × flock(1)", figure.median(), figure.ratio());
+        report.note(figure);
     }
     for (name, url) in [("sqlite", format!("sqlite:{}", store.display())), ("redis", redis.url())] {
         let words = words(&[PROGRAM, "--url", &url, "run", "--ttl", "3s", "bench", "--", "sleep", "30"]);
-        println!("memory of a run that has renewed its lease, {name}: {}", memory_of(&words));
+        let memory = memory_of(&words);
+        let shown: Vec<String> = memory.iter().map(Memory::to_string).collect();
+        println!("memory of a run that has renewed its lease, {name}: {}", shown.join(", "));
+        for process in memory {
+            let figure = |measure: &str, kilobytes| Figure::of(measure, "kB", process.name.as_str(), &[kilobytes]);
+            report.note(figure("resident memory", process.resident).setting(name));
+            report.note(figure("resident memory of its own", process.own).setting(name));
+        }
     }
+    report.finish()
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -64,30 +78,39 @@ fn life_of(words: &[String]) -> Duration {
     started.elapsed()
 }
 
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
-}
-
 fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-/// The resident memory of the command and of its watchdog, as /proc tells it: all of it, and what no other process shares.
-fn memory_of(words: &[String]) -> String {
+/// What a process takes, in kilobytes.
+struct Memory {
+    name: String,
+    resident: f64,
+    /// What no other process shares.
+    own: f64,
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} kB ({} kB of its own)", self.name, self.resident, self.own)
+    }
+}
+
+/// The memory of the command and of its watchdog, as /proc tells it.
+fn memory_of(words: &[String]) -> Vec<Memory> {
     let mut process = command(words).spawn().expect("the command runs");
     // Until it has settled, and renewed its lease of three seconds a few times.
     std::thread::sleep(Duration::from_secs(5));
-    let of = |pid: &str| -> Option<String> {
+    let of = |pid: &str| -> Option<Memory> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let field =
-            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(|text| text.trim().to_owned());
-        Some(format!("{} {} ({} of its own)", field("Name:")?, field("VmRSS:")?, field("RssAnon:")?))
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let kilobytes = |name: &str| field(name)?.split(' ').next()?.parse().ok();
+        Some(Memory { name: field("Name:")?.to_owned(), resident: kilobytes("VmRSS:")?, own: kilobytes("RssAnon:")? })
     };
     let pid = process.id().to_string();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    let all: Vec<String> = std::iter::once(pid.as_str()).chain(children.split_whitespace()).filter_map(of).collect();
+    let all = std::iter::once(pid.as_str()).chain(children.split_whitespace()).filter_map(of).collect();
     let _ = process.kill();
     let _ = process.wait();
-    all.join(", ")
+    all
 }

@@ -1,18 +1,17 @@
 //! What does a guard cost, beside the same write without it?
 //!
 //! Both run in turn, in the same rounds, against fresh servers of this machine; what counts is the ratio inside a
-//! round. `cargo xtask bench fenced [--rounds N]`.
+//! round. `cargo xtask bench fenced [postgres|sqlite|redis|file|http] [--rounds N] [--json FILE]`.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "a benchmark reads the monotonic clock, may fail, and makes figures for people"
+    reason = "a benchmark reads the monotonic clock and may fail"
 )]
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -25,6 +24,7 @@ use syncguard_fenced::file::FencedFile;
 use syncguard_fenced::http::FenceLayer;
 use syncguard_fenced::redis::fenced_set;
 use syncguard_fenced::{MemoryMarks, postgres, sqlite};
+use syncguard_testkit::bench::{Figure, Options, Report, median};
 use syncguard_testkit::{PostgresOptions, PostgresServer, RedisOptions, RedisServer};
 use tower::ServiceExt;
 
@@ -32,16 +32,38 @@ use tower::ServiceExt;
 const SLICE: Duration = Duration::from_millis(400);
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let given = words.iter().position(|word| word == "--rounds").and_then(|at| words.get(at + 1)?.parse().ok());
-    let rounds: usize = given.unwrap_or(7);
+async fn main() -> ExitCode {
+    let arguments = Options::new("fenced")
+        .rounds(7)
+        .part("postgres", "a transaction")
+        .part("sqlite", "a transaction")
+        .part("redis", "a SET")
+        .part("file", "a file that is replaced")
+        .part("http", "a request, without a network")
+        .read();
+    let rounds = arguments.rounds();
+    let mut report = Report::start(&arguments, rounds);
     println!("microseconds for one write (median of {rounds} rounds), and its ratio to the same write without a guard");
-    of_postgres(rounds).await;
-    of_sqlite(rounds).await;
-    of_redis(rounds).await;
-    of_file(rounds).await;
-    of_http(rounds).await;
+    if arguments.wants("postgres") {
+        of_postgres(rounds).await.tell("PostgreSQL, fsync on, one connection", &mut report);
+    }
+    if arguments.wants("sqlite") {
+        of_sqlite(rounds).await.tell("SQLite, WAL, synchronous = FULL", &mut report);
+    }
+    if arguments.wants("redis") {
+        of_redis(rounds).await.tell("Redis, one connection, no persistence", &mut report);
+    }
+    if arguments.wants("file") {
+        of_file(rounds).await.tell("File", &mut report);
+    }
+    if arguments.wants("http") {
+        let table = of_http(rounds).await;
+        table.tell("HTTP, in process", &mut report);
+        let (plain, guarded) = (table.times_of(0), table.times_of(1));
+        let added: Vec<f64> = guarded.iter().zip(plain).map(|(guarded, plain)| guarded - plain).collect();
+        println!("  the layer adds {:.2} µs to a request", median(&added));
+    }
+    report.finish()
 }
 
 /// The next fence: a new one for every tenth write, as a holder that writes ten times under one lock.
@@ -80,25 +102,23 @@ impl Table {
         Self { names: names.to_vec(), rounds: Vec::new() }
     }
 
-    fn print(&self, title: &str) {
+    /// What one contender took in each round but the first, which warms up.
+    fn times_of(&self, number: usize) -> Vec<f64> {
+        self.rounds[1..].iter().map(|round| round[number]).collect()
+    }
+
+    fn tell(&self, title: &str, report: &mut Report) {
         println!("\n== {title}");
-        // The first round warms up.
-        let rounds = &self.rounds[1..];
         for (number, name) in self.names.iter().enumerate() {
-            let time = median(rounds.iter().map(|round| round[number]).collect());
-            let ratios: Vec<f64> = rounds.iter().map(|round| round[number] / round[0]).collect();
-            let (low, high) = ratios.iter().fold((f64::MAX, f64::MIN), |(low, high), r| (low.min(*r), high.max(*r)));
-            println!("  {name:<44} {time:>9.1}   {:.2} ({low:.2}–{high:.2})", median(ratios));
+            let figure = Figure::of("write", "µs", *name, &self.times_of(number)).setting(title);
+            let figure = figure.beside(self.names[0], &self.times_of(0));
+            println!("  {name:<44} {:>9.1}   {}", figure.median(), figure.ratio());
+            report.note(figure);
         }
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-async fn of_postgres(rounds: usize) {
+async fn of_postgres(rounds: usize) -> Table {
     let server = PostgresServer::start(PostgresOptions::new().fsync());
     let (mut client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -128,10 +148,10 @@ async fn of_postgres(rounds: usize) {
         });
         table.rounds.push(vec![plain, begun, along.await]);
     }
-    table.print("PostgreSQL, fsync on, one connection");
+    table
 }
 
-async fn of_sqlite(rounds: usize) {
+async fn of_sqlite(rounds: usize) -> Table {
     let folder = tempfile::tempdir().unwrap();
     let mut db = Connection::open(folder.path().join("data.db")).unwrap();
     db.pragma_update(None, "journal_mode", "WAL").unwrap();
@@ -154,10 +174,10 @@ async fn of_sqlite(rounds: usize) {
         });
         table.rounds.push(vec![plain, begun.await]);
     }
-    table.print("SQLite, WAL, synchronous = FULL");
+    table
 }
 
-async fn of_redis(rounds: usize) {
+async fn of_redis(rounds: usize) -> Table {
     let server = RedisServer::start(RedisOptions::new());
     let mut connection = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let mut plain_connection = connection.clone();
@@ -171,10 +191,10 @@ async fn of_redis(rounds: usize) {
         let guarded = timed(async || fenced_set(&mut connection, "guarded", "value", fences.next()).await.unwrap());
         table.rounds.push(vec![plain, guarded.await]);
     }
-    table.print("Redis, one connection, no persistence");
+    table
 }
 
-async fn of_file(rounds: usize) {
+async fn of_file(rounds: usize) -> Table {
     let folder = tempfile::tempdir().unwrap();
     let file = FencedFile::new(folder.path().join("guarded"));
     let mut fences = Fences(0);
@@ -184,7 +204,7 @@ async fn of_file(rounds: usize) {
         let guarded = timed(async || file.write(fences.next(), b"contents").unwrap());
         table.rounds.push(vec![plain, guarded.await]);
     }
-    table.print("File");
+    table
 }
 
 fn replace(folder: &Path, contents: &[u8]) {
@@ -196,7 +216,7 @@ fn replace(folder: &Path, contents: &[u8]) {
     File::open(folder).unwrap().sync_all().unwrap();
 }
 
-async fn of_http(rounds: usize) {
+async fn of_http(rounds: usize) -> Table {
     let plain_service = Router::new().route("/", put(async || "done"));
     let service = plain_service.clone().layer(FenceLayer::new(MemoryMarks::new()));
     let request = |fence: Fence| {
@@ -210,7 +230,5 @@ async fn of_http(rounds: usize) {
         let guarded = timed(async || drop(service.clone().oneshot(request(fences.1.next())).await.unwrap()));
         table.rounds.push(vec![plain, guarded.await]);
     }
-    table.print("HTTP, in process");
-    let added = median(table.rounds[1..].iter().map(|round| round[1] - round[0]).collect());
-    println!("  the layer adds {added:.2} µs to a request");
+    table
 }

@@ -8,52 +8,67 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use syncguard_core::{AcquireRequest, Fence, Inspector, Key, ListRequest, LockBackend, Ttl};
+use syncguard_testkit::bench::{Figure, Report};
 
-/// Prints the report. `onlooker` is another client than the one that locks; `pairs` measures pairs per second of so many
-/// tasks.
+/// Prints and notes the figures, under the name of a setting if the storage has several. `onlooker` is another client
+/// than the one that locks; `pairs` measures pairs per second of so many tasks.
 pub(crate) async fn report<B: LockBackend<Fence = Fence> + Clone>(
     backend: &B,
     onlooker: &Inspector,
     (locks, rounds): (usize, usize),
     pairs: impl AsyncFn(usize) -> f64,
+    (report, setting): (&mut Report, Option<&str>),
 ) {
+    let mut note = |figure: Figure| match setting {
+        Some(setting) => report.note(figure.setting(setting)),
+        None => report.note(figure),
+    };
     println!("\nlocking beside a listing of {locks} live locks");
     fill(backend, locks).await;
     let before = resident_kilobytes();
     let start = Instant::now();
     let first = onlooker.list(ListRequest::new("")).await.unwrap();
-    println!("  first page: {} locks after {:.1} ms", first.locks.len(), start.elapsed().as_secs_f64() * 1000.0);
+    let took = start.elapsed().as_secs_f64() * 1000.0;
+    println!("  first page: {} locks after {took:.1} ms", first.locks.len());
+    note(Figure::of("first page of a listing", "ms", "syncguard", &[took]).at("locks", locks));
     let start = Instant::now();
     let (found, pages) = whole(onlooker, &AtomicBool::new(false)).await;
     assert!(found >= locks, "the listing shows {found} of {locks}");
     let took = start.elapsed().as_secs_f64();
     println!("  the whole listing: {found} locks in {pages} pages, {took:.1} s with nobody locking");
+    note(Figure::of("whole listing", "s", "syncguard", &[took]).at("locks", locks));
     println!("  memory of this process: {before} KB before, {} KB after", resident_kilobytes());
     for tasks in [1, 16, 64] {
-        let (mut without, mut ratios) = (Vec::new(), Vec::new());
-        // The first round warms up.
-        for round in 0..=rounds {
-            let alone = pairs(tasks).await;
-            let stop = Arc::new(AtomicBool::new(false));
-            let listing = tokio::spawn(endless(onlooker.clone(), stop.clone()));
-            // What the listing saved while it rested is used up first.
-            pairs(tasks).await;
-            let beside = pairs(tasks).await;
-            stop.store(true, Ordering::Relaxed);
-            listing.await.unwrap();
-            if round > 0 {
-                without.push(alone);
-                ratios.push(beside / alone);
-            }
-        }
-        without.sort_by(f64::total_cmp);
-        ratios.sort_by(f64::total_cmp);
-        let (alone, share) = (without[without.len() / 2], ratios[ratios.len() / 2]);
-        let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
-        println!(
-            "  {tasks:>2} tasks: {alone:>6.0} pairs/s alone, {share:.2} ({low:.2}..{high:.2}) of it beside (≥ 0.95)"
-        );
+        let (without, with) = in_turn(onlooker, rounds, async || pairs(tasks).await).await;
+        let rates = |who: &str, rates: &[f64]| Figure::of("throughput beside a listing", "pairs/s", who, rates);
+        let alone = rates("alone", &without).at("tasks", tasks);
+        let beside = rates("beside a listing", &with).at("tasks", tasks).beside("alone", &without);
+        let (rate, share) = (alone.median(), beside.ratio());
+        println!("  {tasks:>2} tasks: {rate:>6.0} pairs/s alone, {share} of it beside (≥ 0.95)");
+        note(alone);
+        note(beside);
     }
+}
+
+/// Pairs per second in rounds without a listing, and in those with one.
+async fn in_turn(onlooker: &Inspector, rounds: usize, pairs: impl AsyncFn() -> f64) -> (Vec<f64>, Vec<f64>) {
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    // The first round warms up.
+    for round in 0..=rounds {
+        let alone = pairs().await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let listing = tokio::spawn(endless(onlooker.clone(), stop.clone()));
+        // What the listing saved while it rested is used up first.
+        pairs().await;
+        let beside = pairs().await;
+        stop.store(true, Ordering::Relaxed);
+        listing.await.unwrap();
+        if round > 0 {
+            without.push(alone);
+            with.push(beside);
+        }
+    }
+    (without, with)
 }
 
 async fn fill<B: LockBackend<Fence = Fence> + Clone>(backend: &B, locks: usize) {

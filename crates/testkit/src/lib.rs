@@ -10,6 +10,7 @@
 //! * Tests that kill, stop or configure a server start their own: [`RedisServer`], [`RedisCluster`], [`RedisSentinel`],
 //!   [`PostgresServer`], [`PgBouncer`], [`FirestoreEmulator`].
 //! * Tests of a bad network put a [`FaultProxy`] in front of any of them.
+//! * Benchmarks read their command line and keep their figures with [`mod@bench`].
 //!
 //! ```
 //! use syncguard_testkit::{Fault, FaultProxy, RedisOptions, RedisServer};
@@ -34,6 +35,7 @@
     reason = "no lease is measured here; the system clocks are right for timeouts of set-up"
 )]
 
+pub mod bench;
 pub mod clock;
 pub mod disk;
 pub mod firestore;

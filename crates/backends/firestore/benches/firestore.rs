@@ -3,38 +3,55 @@
 //! On the emulator inside this process, behind a link that makes every call take 20 ms longer, so that the figures are
 //! about round trips and not about this machine. The contender is the same lock by server-side transactions, which is
 //! what `runTransaction` of the high-level clients does: begin, read, commit. `--google` adds Google's own emulator.
+//! `cargo xtask bench firestore [latency|contention|hand-off] [--rounds N] [--google] [--json FILE]`
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod pessimistic;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use pessimistic::Pessimistic;
 use support::{Project, key, request, take, ttl};
 use syncguard_core::{LockBackend, LockId, Locker};
+use syncguard_testkit::bench::{Figure, Options, Report, median, percentile};
 use tokio::task::JoinSet;
 
 const LINK: Duration = Duration::from_millis(20);
-const ROUNDS: u32 = 40;
 const WORKERS: usize = 8;
 
 #[tokio::main]
-async fn main() {
+async fn main() -> ExitCode {
+    let arguments = Options::new("firestore")
+        .rounds(40)
+        .part("latency", "each operation on a slow link, beside a server-side transaction")
+        .part("contention", "eight clients on one key, beside server-side transactions")
+        .part("hand-off", "from a release to the waiter")
+        .switch("google", "contention on Google's own emulator as well")
+        .read();
+    let mut report = Report::start(&arguments, arguments.rounds());
     println!("Firestore, emulator inside the process, every call {} ms longer\n", LINK.as_millis());
-    latencies().await;
-    contention("in-process", Project::start().await, 25).await;
-    hand_off().await;
-    if std::env::args().any(|argument| argument == "--google") {
+    if arguments.wants("latency") {
+        latencies(arguments.rounds(), &mut report).await;
+    }
+    if arguments.wants("contention") {
+        contention("in-process", Project::start().await, 25, &mut report).await;
+    }
+    if arguments.wants("hand-off") {
+        hand_off(&mut report).await;
+    }
+    if arguments.wants("contention") && arguments.has("google") {
         match syncguard_testkit::firestore_emulator() {
-            Ok(address) => contention("google's", Project::on(address), 25).await,
+            Ok(address) => contention("google's", Project::on(address), 25, &mut report).await,
             Err(reason) => println!("google's emulator did not run: {reason:#}"),
         }
     }
+    report.finish()
 }
 
-async fn latencies() {
+async fn latencies(rounds: usize, report: &mut Report) {
     let project = Project::start().await;
     let backend = project.backend().await;
     let contender = Pessimistic::connect(&project).await;
@@ -42,20 +59,20 @@ async fn latencies() {
     take(&backend, "owned").await;
     project.faults.set_link(LINK);
     println!("{:<34}{:>10}{:>10}{:>8}", "operation", "median ms", "worst ms", "calls");
+    let table = &mut Table { project: &project, rounds, report };
     let mut ids = Vec::new();
-    measure(&project, "acquire", async || ids.push(take(&backend, &format!("k{}", ids.len())).await.0)).await;
-    measure(&project, "acquire, held", async || {
+    measure(table, "acquire", async || ids.push(take(&backend, &format!("k{}", ids.len())).await.0)).await;
+    measure(table, "acquire, held", async || {
         let _ = backend.acquire(request(&key("held"), &LockId::random(), 1_000)).await.unwrap();
     })
     .await;
     let kept = ids[0].clone();
-    measure(&project, "extend", async || assert!(backend.extend(&kept, ttl(30_000)).await.unwrap().is_extended()))
-        .await;
-    measure(&project, "is_locked", async || assert!(backend.is_locked(&key("held")).await.unwrap())).await;
-    measure(&project, "release", async || assert!(backend.release(&ids.pop().unwrap()).await.unwrap().is_released()))
+    measure(table, "extend", async || assert!(backend.extend(&kept, ttl(30_000)).await.unwrap().is_extended())).await;
+    measure(table, "is_locked", async || assert!(backend.is_locked(&key("held")).await.unwrap())).await;
+    measure(table, "release", async || assert!(backend.release(&ids.pop().unwrap()).await.unwrap().is_released()))
         .await;
     let mut number = 0;
-    measure(&project, "acquire by server-side transaction", async || {
+    measure(table, "acquire by server-side transaction", async || {
         number += 1;
         assert!(contender.acquire(&format!("p{number}")).await.unwrap());
     })
@@ -63,22 +80,34 @@ async fn latencies() {
     println!();
 }
 
-async fn measure(project: &Project, name: &str, mut operation: impl AsyncFnMut()) {
+/// Where the latencies come from and where they go.
+struct Table<'a> {
+    project: &'a Project,
+    rounds: usize,
+    report: &'a mut Report,
+}
+
+async fn measure(table: &mut Table<'_>, name: &str, mut operation: impl AsyncFnMut()) {
     let mut times = Vec::new();
-    project.faults.reset_calls();
-    for _ in 0..ROUNDS {
+    table.project.faults.reset_calls();
+    for _ in 0..table.rounds {
         let started = Instant::now();
         operation().await;
-        times.push(started.elapsed());
+        times.push(millis(started.elapsed()));
     }
-    let calls = f64::from(project.faults.total()) / f64::from(ROUNDS);
-    times.sort_unstable();
-    let millis = |time: Duration| time.as_secs_f64() * 1e3;
-    println!("{name:<34}{:>10.1}{:>10.1}{calls:>8.1}", millis(times[times.len() / 2]), millis(times[times.len() - 1]));
+    let calls = f64::from(table.project.faults.total()) / f64::from(u32::try_from(table.rounds).unwrap());
+    let figure = Figure::of("latency", "ms", name, &times);
+    println!("{name:<34}{:>10.1}{:>10.1}{calls:>8.1}", figure.median(), percentile(&mut times, 100.0).unwrap());
+    table.report.note(figure);
+    table.report.note(Figure::of("calls", "calls", name, &[calls]));
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 /// Eight clients, one key.
-async fn contention(place: &str, project: Project, cycles: usize) {
+async fn contention(place: &str, project: Project, cycles: usize, report: &mut Report) {
     let started = Instant::now();
     let mut workers = JoinSet::new();
     for _ in 0..WORKERS {
@@ -93,14 +122,23 @@ async fn contention(place: &str, project: Project, cycles: usize) {
     workers.join_all().await;
     let took = started.elapsed();
     println!("{place} emulator, {WORKERS} clients x {cycles} cycles on one key: {:.2} s", took.as_secs_f64());
+    note_contention(report, place, "syncguard", cycles, Some(took));
     if project.faults.total() > 0 {
         println!("  calls: {:?}", project.faults.calls());
     }
-    pessimistic_contention(place, &project).await;
+    pessimistic_contention(place, &project, report).await;
+}
+
+/// By cycle: the contenders do not make equally many. Who gave up has no figure.
+fn note_contention(report: &mut Report, place: &str, contender: &str, cycles: usize, took: Option<Duration>) {
+    let all = f64::from(u32::try_from(WORKERS * cycles).unwrap());
+    let each: Vec<f64> = took.into_iter().map(|took| millis(took) / all).collect();
+    let figure = Figure::of("contention", "ms/cycle", contender, &each);
+    report.note(figure.at("clients", WORKERS).setting(format!("{place} emulator")));
 }
 
 /// The same by server-side transactions, with fewer cycles: they wait for each other on the server.
-async fn pessimistic_contention(place: &str, project: &Project) {
+async fn pessimistic_contention(place: &str, project: &Project, report: &mut Report) {
     const CYCLES: usize = 3;
     let started = Instant::now();
     let mut workers = JoinSet::new();
@@ -118,13 +156,14 @@ async fn pessimistic_contention(place: &str, project: &Project) {
         });
     }
     let done = tokio::time::timeout(Duration::from_secs(60), workers.join_all()).await;
-    let took = started.elapsed().as_secs_f64();
-    let end = if done.is_ok() { "" } else { ", given up" };
-    println!("{place} emulator, {WORKERS} clients x {CYCLES} cycles by server-side transactions: {took:.2} s{end}");
+    let (took, end) = (started.elapsed(), if done.is_ok() { "" } else { ", given up" });
+    let seconds = took.as_secs_f64();
+    println!("{place} emulator, {WORKERS} clients x {CYCLES} cycles by server-side transactions: {seconds:.2} s{end}");
+    note_contention(report, place, "server-side transactions", CYCLES, done.is_ok().then_some(took));
 }
 
 /// From the call of release to the waiter having the lock.
-async fn hand_off() {
+async fn hand_off(report: &mut Report) {
     let project = Project::start().await;
     let (holder, waiter) = (project.backend().await, Locker::new(project.backend().await));
     let mut times = Vec::new();
@@ -141,9 +180,9 @@ async fn hand_off() {
         let released = Instant::now();
         holder.release(&id).await.unwrap();
         let (got, guard) = waiting.await.unwrap();
-        times.push(got.duration_since(released));
+        times.push(millis(got.duration_since(released)));
         guard.release().await.unwrap();
     }
-    times.sort_unstable();
-    println!("\nhand-off to a waiter that would sleep for a minute: median {:.1} ms", times[10].as_secs_f64() * 1e3);
+    println!("\nhand-off to a waiter that would sleep for a minute: median {:.1} ms", median(&times));
+    report.note(Figure::of("hand-off", "ms", "syncguard", &times));
 }

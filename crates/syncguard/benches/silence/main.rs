@@ -5,7 +5,7 @@
 //! ones pass. Measured on every kind of server at once, several times:
 //!
 //! ```text
-//! cargo xtask bench silence [--rounds N]
+//! cargo xtask bench silence [--rounds N] [--json FILE]
 //! ```
 //!
 //! It fails when operations or renewals take longer than a third of the lease (at most 15 s) to recover, when releases
@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use probes::{Held, Round};
+use syncguard_testkit::bench::{Options, Report};
 use worlds::World;
 
 /// The leases that are kept alive. No lock of these may be lost.
@@ -39,39 +40,45 @@ const AT_MOST: Duration = Duration::from_secs(15);
 const HEARD: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
-    // Cargo passes `--bench`.
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let rounds = words.iter().position(|word| word == "--rounds").and_then(|at| words.get(at + 1)?.parse().ok());
+    let arguments = Options::new("silence").rounds(3).read();
+    let mut report = Report::start(&arguments, arguments.rounds());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let failures = runtime.block_on(campaign(rounds.unwrap_or(3)));
-    for failure in &failures {
-        println!("FAILED  {failure}");
+    let mut failed = false;
+    for (name, rounds) in runtime.block_on(campaign(arguments.rounds())) {
+        for (number, round) in rounds.iter().enumerate() {
+            for failure in round.failures() {
+                println!("FAILED  {name} round {}: {failure}", number + 1);
+                failed = true;
+            }
+        }
+        report.extend(probes::figures(name, &rounds));
     }
-    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let kept = report.finish();
+    if failed { ExitCode::FAILURE } else { kept }
 }
 
-async fn campaign(rounds: usize) -> Vec<String> {
+/// What was seen of each kind of server, round after round.
+async fn campaign(rounds: usize) -> Vec<(&'static str, Vec<Round>)> {
     let worlds = [worlds::redis(), worlds::cluster(), worlds::postgres(), worlds::firestore().await];
     println!(
         "{:<10} {:>5}  operations  renewal at 15s  at 30s  heard again  hand-over before  after  kept",
         "", "round"
     );
     // All at once: a round takes as long as the longest lease.
-    let all = worlds.iter().map(|world| measure(world, rounds));
-    futures_util::future::join_all(all).await.into_iter().flatten().collect()
+    let all = worlds.iter().map(|world| async { (world.name, measure(world, rounds).await) });
+    futures_util::future::join_all(all).await
 }
 
-/// Runs the rounds of one kind of server, prints them, and returns what went wrong.
-async fn measure(world: &World, rounds: usize) -> Vec<String> {
+/// Runs the rounds of one kind of server, and prints them.
+async fn measure(world: &World, rounds: usize) -> Vec<Round> {
     let far = world.far().await;
     let held = Held::take(&far).await;
-    let mut failures = Vec::new();
-    for round in 1..=rounds {
-        let figures = Round::run(world, &far, &held).await;
-        println!("{:<10} {round:>5}  {figures}", world.name);
-        failures
-            .extend(figures.failures().into_iter().map(|failure| format!("{} round {round}: {failure}", world.name)));
+    let mut seen = Vec::new();
+    for number in 1..=rounds {
+        let round = Round::run(world, &far, &held).await;
+        println!("{:<10} {number:>5}  {round}", world.name);
+        seen.push(round);
     }
     held.release().await;
-    failures
+    seen
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use syncguard::{Guard, Locker, Timestamp};
+use syncguard_testkit::bench::Figure;
 use tokio::time::sleep;
 
 use crate::worlds::World;
@@ -85,6 +86,29 @@ impl Round {
         }
         failures
     }
+}
+
+/// What all rounds of one kind of server come to. When releases were never heard again is no number, so that is counted.
+pub(crate) fn figures(server: &str, rounds: &[Round]) -> Vec<Figure> {
+    let seconds = |measure: &str, time: fn(&Round) -> Option<Duration>| {
+        let times: Vec<f64> =
+            rounds.iter().map(|round| time(round).map_or(f64::NAN, |time| time.as_secs_f64())).collect();
+        Figure::of(measure, "s", server, &times)
+    };
+    let counts = |count: fn(&Round) -> usize| -> Vec<f64> {
+        rounds.iter().filter_map(|round| u32::try_from(count(round)).ok()).map(f64::from).collect()
+    };
+    vec![
+        seconds("operations again", |round| Some(round.operations)),
+        seconds("renewal late, leases of 15 s", |round| Some(round.late[0])),
+        seconds("renewal late, leases of 30 s", |round| Some(round.late[1])),
+        seconds("heard again", |round| round.heard_again),
+        Figure::of("never heard again", "rounds", server, &counts(|round| usize::from(round.heard_again.is_none()))),
+        seconds("hand-over before", |round| Some(round.before)),
+        seconds("hand-over after", |round| Some(round.after)),
+        Figure::of("locks kept", "locks", server, &counts(|round| round.kept)),
+        Figure::of("locks lost", "locks", server, &counts(|round| round.lost)),
+    ]
 }
 
 impl fmt::Display for Round {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use syncguard::{ErrorCode, Guard, LockRequest, Locker};
 use syncguard_conformance::{Faulty, Operation};
+use syncguard_testkit::bench::Figure;
 use tokio::task::JoinSet;
 
 /// How long each of them waits at most: so many times what the turns of all take one after the other …
@@ -118,6 +119,22 @@ impl Crowd {
     /// How often everybody should have got it.
     fn share(&self) -> f64 {
         (self.grants as f64 / self.waiters as f64).max(1.0)
+    }
+
+    pub(crate) fn figures(&self, backend: &str) -> Vec<Figure> {
+        let seconds = self.took.as_secs_f64();
+        let figures = [
+            ("turns", "turns/s", self.grants as f64 / seconds),
+            ("requests", "requests/turn", self.asked as f64 / self.grants.max(1) as f64),
+            ("requests before the first release", "requests", self.asked_before.0 as f64),
+            ("longest wait", "s", self.longest.as_secs_f64()),
+            ("mean wait", "s", self.mean.as_secs_f64()),
+            ("timeouts", "timeouts", self.timeouts as f64),
+            ("most turns of one task", "× its share", self.most as f64 / self.share()),
+            ("memory", "bytes/waiter", self.bytes),
+        ];
+        let figures = figures.map(|(measure, unit, value)| Figure::of(measure, unit, backend, &[value]));
+        figures.map(|figure| figure.at("waiters", self.waiters)).into()
     }
 
     pub(crate) fn failures(&self) -> Vec<String> {

@@ -4,7 +4,7 @@
 //! again, until the last of them had it, or waited in vain. On every backend, one after the other:
 //!
 //! ```text
-//! cargo xtask bench waiters [BACKEND …] [--waiters=N]
+//! cargo xtask bench waiters [BACKEND …] [--waiters N] [--json FILE]
 //! ```
 //!
 //! Each of them waits ten minutes at most, or twenty times what all the turns take one after the other if that is more.
@@ -24,17 +24,19 @@ mod worlds;
 use std::process::ExitCode;
 
 use crowd::Crowd;
+use syncguard_testkit::bench::{Options, Report};
 
 fn main() -> ExitCode {
-    // Cargo passes `--bench`.
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let waiters = words.iter().find_map(|word| word.strip_prefix("--waiters=")?.parse().ok()).unwrap_or(10_000);
-    let named: Vec<&String> = words.iter().filter(|word| !word.starts_with("--")).collect();
+    let options = Options::new("waiters").number("waiters", 10_000, "how many tasks wait");
+    let options = worlds::BACKENDS.iter().fold(options, |options, backend| options.part(backend, "this backend"));
+    let arguments = options.read();
+    let waiters = usize::try_from(arguments.number("waiters")).unwrap();
+    let mut report = Report::start(&arguments, arguments.rounds());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mut failed = false;
     println!("{waiters} tasks wait for one key");
     for backend in worlds::BACKENDS {
-        if !named.is_empty() && !named.iter().any(|name| *name == backend) {
+        if !arguments.wants(backend) {
             continue;
         }
         let crowd = runtime.block_on(async {
@@ -42,10 +44,12 @@ fn main() -> ExitCode {
             Crowd::run(&world.locker, waiters).await
         });
         println!("{backend:<10} {crowd}");
+        report.extend(crowd.figures(backend));
         for failure in crowd.failures() {
             println!("FAILED  {backend}: {failure}");
             failed = true;
         }
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let kept = report.finish();
+    if failed { ExitCode::FAILURE } else { kept }
 }

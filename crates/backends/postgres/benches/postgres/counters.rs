@@ -8,10 +8,11 @@ use std::time::Instant;
 use syncguard_core::{Key, LockId};
 use syncguard_postgres::{PostgresBackend, PostgresBuilder};
 use syncguard_testkit::PostgresServer;
+use syncguard_testkit::bench::{Figure, Report, percentile};
 
 use crate::{Choice, pairs};
 
-pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
+pub(crate) async fn report(server: &PostgresServer, counters: u64, choice: Choice, report: &mut Report) {
     let few = PostgresBuilder::from_url(&server.url())
         .unwrap()
         .table("few_locks")
@@ -26,7 +27,7 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
         .connect()
         .await
         .unwrap();
-    fill(server, choice.counters).await;
+    fill(server, counters).await;
     let (mut few_times, mut many_times) = (Vec::new(), Vec::new());
     for round in 0..3_000 {
         // Anywhere in the index, not at its end.
@@ -39,8 +40,17 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
         }
     }
     println!("\nlatency of a pair by the number of counters, in turn");
-    let (before, after) = (line(0, &mut few_times), line(choice.counters, &mut many_times));
-    println!("p50 with {} counters is {:.2} of p50 with almost none", choice.counters, after / before);
+    let mut line = |counters: u64, times: &mut [f64]| {
+        let [half, slow] = [50.0, 99.0].map(|percent| percentile(times, percent).unwrap());
+        println!("{counters:>10} counters   p50 {half:.3} ms   p99 {slow:.3} ms");
+        for (measure, time) in [("counters p50", half), ("counters p99", slow)] {
+            let figure = Figure::of(measure, "ms", "syncguard", &[time]).setting(choice.setting);
+            report.note(figure.at("counters", usize::try_from(counters).unwrap()));
+        }
+        half
+    };
+    let (before, after) = (line(0, &mut few_times), line(counters, &mut many_times));
+    println!("p50 with {counters} counters is {:.2} of p50 with almost none", after / before);
 }
 
 async fn fill(server: &PostgresServer, rows: u64) {
@@ -58,11 +68,4 @@ async fn timed(backend: &PostgresBackend, key: &Key) -> f64 {
     let start = Instant::now();
     pairs::pair(backend, key).await;
     start.elapsed().as_secs_f64() * 1e3
-}
-
-fn line(counters: u64, times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
-    println!("{counters:>10} counters   p50 {p50:.3} ms   p99 {p99:.3} ms");
-    p50
 }

@@ -6,14 +6,22 @@ use std::time::{Duration, Instant};
 use syncguard_core::{AcquireRequest, Key, LockBackend, LockId, Locker, Ttl};
 use syncguard_postgres::PostgresBuilder;
 use syncguard_testkit::PostgresServer;
+use syncguard_testkit::bench::{Figure, Report, median, percentile};
 use tokio::sync::Mutex;
 
 use crate::Choice;
 
 const HOLD: Duration = Duration::from_millis(30);
 
-pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
+pub(crate) async fn report(server: &PostgresServer, choice: Choice, report: &mut Report) {
     println!("\nhand-off with {} ms holds", HOLD.as_millis());
+    let mut note = |measure: &str, contender: &str, value: f64, waiters: Option<usize>| {
+        let figure = Figure::of(measure, "ms", contender, &[value]).setting(choice.setting);
+        report.note(match waiters {
+            Some(waiters) => figure.at("waiters", waiters),
+            None => figure,
+        });
+    };
     // Whoever waits has rested for as long as the lock was held, and so has the server: processes that must be woken and
     // caches that others used since make the same question several times dearer than in a row.
     for (name, rest) in [("in a row", Duration::ZERO), ("after a rest as long as a hold", HOLD)] {
@@ -22,25 +30,28 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
         // acquire.
         let sum = 4.0 * round_trip + 2.0 * commit;
         println!("{name}: a round trip {round_trip:.2} ms, a commit {commit:.2} ms; 4 and 2 of them {sum:.2} ms");
+        note("round trip", name, round_trip, None);
+        note("commit", name, commit, None);
     }
-    anatomy(server).await;
+    for (part, time) in ["answer of release", "hint", "acquire after the hint"].into_iter().zip(anatomy(server).await) {
+        note("parts of a hand-off", part, time, None);
+    }
     for (name, listen) in [("woken", true), ("polling", false)] {
         for waiters in [1, 4] {
             let mut times = run(server, waiters, listen, 60 * choice.rounds).await;
-            times.sort_by(f64::total_cmp);
-            let at = |share: usize| times[times.len() * share / 100];
+            let [half, slow] = [50.0, 99.0].map(|percent| percentile(&mut times, percent).unwrap());
             println!(
-                "{name:8} {waiters} waiters   p50 {:7.2} ms   p99 {:7.2} ms   ({} hand-offs)",
-                at(50),
-                at(99),
+                "{name:8} {waiters} waiters   p50 {half:7.2} ms   p99 {slow:7.2} ms   ({} hand-offs)",
                 times.len()
             );
+            note("hand-off p50", name, half, Some(waiters));
+            note("hand-off p99", name, slow, Some(waiters));
         }
     }
 }
 
 /// Where the time of one hand-off goes: to the answer of release, to the waiter's hint, and to acquire after the hint.
-async fn anatomy(server: &PostgresServer) {
+async fn anatomy(server: &PostgresServer) -> [f64; 3] {
     let connect = async || PostgresBuilder::from_url(&server.url()).unwrap().pool_size(2).connect().await.unwrap();
     let (holder, waiter) = (connect().await, connect().await);
     let key = Key::new("anatomy").unwrap();
@@ -68,10 +79,11 @@ async fn anatomy(server: &PostgresServer) {
         answers.push(answered);
         hints.push(hinted);
     }
-    let [answer, hint, acquire] = [&mut answers, &mut hints, &mut acquires].map(|times| crate::median(times).0);
+    let [answer, hint, acquire] = [answers, hints, acquires].map(|times| median(&times));
     println!(
         "release answers after {answer:.2} ms, the waiter's hint comes after {hint:.2} ms, its acquire takes {acquire:.2} ms"
     );
+    [answer, hint, acquire]
 }
 
 /// The median time of a question, and what a commit adds to it.
@@ -92,8 +104,8 @@ async fn floor(server: &PostgresServer, rest: Duration) -> (f64, f64) {
         client.execute(&write, &[]).await.unwrap();
         written.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    let (round_trip, ..) = crate::median(&mut asked);
-    (round_trip, crate::median(&mut written).0 - round_trip)
+    let round_trip = median(&asked);
+    (round_trip, median(&written) - round_trip)
 }
 
 /// The players pass one lock around; each hand-off is timed from the call of release to the return of acquire.

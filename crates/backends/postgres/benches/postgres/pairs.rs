@@ -5,21 +5,25 @@ use std::time::Instant;
 use syncguard_core::{AcquireRequest, Key, LockBackend, LockId, Ttl};
 use syncguard_postgres::{PostgresBackend, PostgresBuilder};
 use syncguard_testkit::PostgresServer;
+use syncguard_testkit::bench::{Figure, Report};
 
-use crate::{Choice, median, naive, pgbench};
+use crate::{Choice, naive, pgbench};
 
-pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
+/// Who takes turns with us.
+const OTHERS: [&str; 3] = ["pgbench, the same statements", "pgbench, 4 + 4 messages", "8 + 5 round trips"];
+
+pub(crate) async fn report(server: &PostgresServer, choice: Choice, report: &mut Report) {
     println!(
         "pairs per second (acquire + release), {} rounds of {} s, contenders in turn",
         choice.rounds, choice.seconds
     );
-    println!("tasks      ours   pgbench, the same statements   pgbench, 4 + 4 messages      8 + 5 round trips");
+    println!("tasks      ours   {}   {}   {:>20}", OTHERS[0], OTHERS[1], OTHERS[2]);
     for tasks in [1, 8, 32] {
         // With the connections of a default pool, as users have it. Figures of before 18 November 2026 had a third more
         // connections than tasks, and do not compare.
         let backend = PostgresBuilder::from_url(&server.url()).unwrap().connect().await.unwrap();
         let bench = |way| pgbench::pairs(server, tasks, choice, way, pgbench::Notify::IfWaited);
-        let (mut ours, mut ratios) = (Vec::new(), [Vec::new(), Vec::new(), Vec::new()]);
+        let (mut ours, mut theirs) = (Vec::new(), [Vec::new(), Vec::new(), Vec::new()]);
         // The first round warms up.
         for round in 0..=choice.rounds {
             let own = run(&backend, tasks, choice).await;
@@ -30,15 +34,25 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice) {
             ];
             if round > 0 {
                 ours.push(own);
-                ratios.iter_mut().zip(others).for_each(|(ratios, other)| ratios.push(own / other));
+                theirs.iter_mut().zip(others).for_each(|(theirs, other)| theirs.push(other));
             }
         }
-        let ratios = ratios.map(|mut ratios| {
-            let (middle, low, high) = median(&mut ratios);
-            format!("{middle:.2} ({low:.2}..{high:.2})")
-        });
-        println!("{tasks:5} {:9.0}   {:>28}   {:>23}   {:>20}", median(&mut ours).0, ratios[0], ratios[1], ratios[2]);
+        tell(tasks, choice, (&ours, &theirs), report);
     }
+}
+
+fn tell(tasks: usize, choice: Choice, (ours, theirs): (&[f64], &[Vec<f64>; 3]), report: &mut Report) {
+    let figure = |name: &str, rates: &[f64]| {
+        Figure::of("throughput", "pairs/s", name, rates).at("tasks", tasks).setting(choice.setting)
+    };
+    let (mut ours, mut ratios) = (figure("syncguard", ours), Vec::new());
+    for (name, rates) in OTHERS.iter().zip(theirs) {
+        ours = ours.beside(*name, rates);
+        ratios.push(ours.ratio().to_string());
+        report.note(figure(name, rates));
+    }
+    println!("{tasks:5} {:9.0}   {:>28}   {:>23}   {:>20}", ours.median(), ratios[0], ratios[1], ratios[2]);
+    report.note(ours);
 }
 
 pub(crate) async fn run(backend: &PostgresBackend, tasks: usize, choice: Choice) -> f64 {

@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use syncguard_testkit::PostgresServer;
+use syncguard_testkit::bench::{Figure, Report};
 
-use crate::{Choice, median};
+use crate::Choice;
 
 /// When a release notifies.
 #[derive(Clone, Copy, Debug)]
@@ -105,20 +106,26 @@ fn statement(text: &str, values: &[&str]) -> String {
 }
 
 /// What finding out whether anybody waits costs, and what it saves.
-pub(crate) fn report_notify(server: &PostgresServer, choice: Choice) {
+pub(crate) fn report_notify(server: &PostgresServer, choice: Choice, report: &mut Report) {
     println!(
         "\ncost of wake-ups in releases that nobody waits for (pgbench, pairs per second relative to no wake-ups)"
     );
     for clients in [1, 8, 32] {
-        let (mut probing, mut always) = (Vec::new(), Vec::new());
+        let mut rates = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..choice.rounds {
-            let never = pairs(server, clients, choice, Way::OneStatement, Notify::Never);
-            probing.push(pairs(server, clients, choice, Way::OneStatement, Notify::IfWaited) / never);
-            always.push(pairs(server, clients, choice, Way::OneStatement, Notify::Always) / never);
+            for (rates, notify) in rates.iter_mut().zip([Notify::Never, Notify::IfWaited, Notify::Always]) {
+                rates.push(pairs(server, clients, choice, Way::OneStatement, notify));
+            }
         }
-        let ((ask, ask_low, ask_high), (all, all_low, all_high)) = (median(&mut probing), median(&mut always));
-        println!(
-            "{clients:5} clients   if waited {ask:.2} ({ask_low:.2}..{ask_high:.2})   always {all:.2} ({all_low:.2}..{all_high:.2})"
-        );
+        let figure = |name: &str, rates: &[f64]| {
+            Figure::of("throughput of releases that notify", "pairs/s", name, rates)
+                .at("tasks", clients)
+                .setting(choice.setting)
+        };
+        let [never, probing, always] = &rates;
+        let asking = figure("if waited", probing).beside("never", never);
+        let telling = figure("always", always).beside("never", never);
+        println!("{clients:5} clients   if waited {}   always {}", asking.ratio(), telling.ratio());
+        report.extend([figure("never", never), asking, telling]);
     }
 }

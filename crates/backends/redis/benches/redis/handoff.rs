@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use syncguard_core::{LockBackend, Locker};
 use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::RedisServer;
+use syncguard_testkit::bench::{Figure, Report, median, percentile};
 use syncguard_testkit::redis::RespClient;
 
-use crate::{percentile, server};
+use crate::server;
 
 const HOLD: Duration = Duration::from_millis(5);
 
@@ -26,7 +27,7 @@ struct Race {
     dead: Option<u16>,
 }
 
-/// What came of it.
+/// What came of one race.
 struct Figures {
     p50: f64,
     p99: f64,
@@ -35,23 +36,41 @@ struct Figures {
     unfairness: f64,
 }
 
-pub(crate) async fn run() {
+impl Figures {
+    fn note(&self, report: &mut Report, waiters: usize, setting: &str) {
+        for (measure, unit, value) in [
+            ("hand-off p50", "ms", self.p50),
+            ("hand-off p99", "ms", self.p99),
+            ("attempts", "attempts/section", self.attempts),
+            ("longest wait", "× the mean", self.unfairness),
+        ] {
+            let figure = Figure::of(measure, unit, "syncguard", &[value]);
+            report.note(figure.at("waiters", waiters).setting(setting));
+        }
+    }
+}
+
+pub(crate) async fn run(report: &mut Report) {
     println!("\n== hand-off: release to next holder (ms)");
     let server = server();
     let trip = round_trip(&server).await;
     println!("  one round trip after a pause as long as a hold (p50): {trip:.3} ms");
+    report.note(Figure::of("round trip after a pause", "ms", "syncguard", &[trip]));
     for (waiters, clients) in [(1, 1), (1, 2), (100, 1), (100, 20), (100, 100)] {
         for wake in [true, false] {
             // Without wake-ups a hundred waiters starve each other: fewer sections say as much.
             let sections = if wake { 600 } else { 40 };
             let figures = race(&server, waiters, clients, (wake, None), sections).await;
             tell(waiters, clients, if wake { "on " } else { "off" }, trip, &figures);
+            let setting = format!("{clients} clients, wake-ups {}", if wake { "on" } else { "off" });
+            figures.note(report, waiters, &setting);
         }
     }
     println!("  with somebody dead in front of the line at each release:");
     for (waiters, clients) in [(1, 2), (100, 100)] {
         let figures = race(&server, waiters, clients, (true, Some(server.port())), 100).await;
         tell(waiters, clients, "on ", trip, &figures);
+        figures.note(report, waiters, &format!("{clients} clients, somebody dead in front"));
     }
     println!(
         "  reach with wake-ups: ≤ 2 round trips with 1 waiter or 1 client, ≤ 5 and p99 ≤ 10 ms with 100; ≤ 4 attempts per section"
@@ -77,7 +96,7 @@ async fn round_trip(server: &RedisServer) -> f64 {
         backend.is_locked(&key).await.unwrap();
         trips.push(start.elapsed().as_secs_f64() * 1000.0);
     }
-    percentile(&mut trips, 0.5)
+    median(&trips)
 }
 
 async fn race(
@@ -117,10 +136,10 @@ async fn race(
     waits.drain(..waits.len().min(10));
     let mean = turns.iter().sum::<f64>() / turns.len() as f64;
     Figures {
-        p50: percentile(&mut waits, 0.5),
-        p99: percentile(&mut waits, 0.99),
+        p50: percentile(&mut waits, 50.0).unwrap(),
+        p99: percentile(&mut waits, 99.0).unwrap(),
         attempts: calls / done as f64 - 1.0,
-        unfairness: percentile(&mut turns, 1.0) / mean,
+        unfairness: percentile(&mut turns, 100.0).unwrap() / mean,
     }
 }
 

@@ -1,7 +1,8 @@
 //! How fast is a lock on Redis, beside what else there is?
 //!
 //! Everything runs against fresh servers of this machine in one run; contenders take turns over several rounds, and
-//! what counts are ratios inside a round. `cargo xtask bench redis [pairs|cost|handoff|listing|mixed] [--rounds N]`.
+//! what counts are ratios inside a round. `cargo xtask bench redis [cost|pairs|listing|hand-off|mixed] [--rounds N]
+//! [--json FILE]`.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -17,10 +18,12 @@ mod mixed;
 mod pairs;
 mod raw;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use syncguard_core::LockBackend;
 use syncguard_redis::RedisBackend;
+use syncguard_testkit::bench::{Options, Report};
 use syncguard_testkit::{RedisOptions, RedisServer};
 
 /// How long and how often each contender runs.
@@ -30,77 +33,46 @@ struct Effort {
     slice: Duration,
 }
 
-fn main() {
-    // Cargo passes `--bench`.
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let rounds =
-        words.iter().position(|word| word == "--rounds").and_then(|at| words.get(at + 1)?.parse().ok()).unwrap_or(7);
-    let wants = |name: &str| {
-        !words.iter().any(|word| ["pairs", "cost", "handoff", "listing", "mixed"].contains(&word.as_str()))
-            || words.iter().any(|word| word == name)
-    };
-    let effort = Effort { rounds, slice: Duration::from_millis(400) };
-    println!("idle share of the processors at the start: {:.0} %", idle_share() * 100.0);
+fn main() -> ExitCode {
+    let arguments = Options::new("redis")
+        .rounds(7)
+        .part("cost", "the server's time and memory for a pair")
+        .part("pairs", "acquire and release, beside a raw socket and other locks")
+        .part("listing", "the same beside a listing that never rests")
+        .part("hand-off", "from a release to the next holder")
+        .part("mixed", "one waiter of the original among busy workers")
+        .read();
+    let mut report = Report::start(&arguments, arguments.rounds());
+    let effort = Effort { rounds: arguments.rounds(), slice: Duration::from_millis(400) };
     // One thread for all clients leaves the other processor to the server.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    if wants("cost") {
-        runtime.block_on(cost::run(effort));
+    if arguments.wants("cost") {
+        runtime.block_on(cost::run(effort, &mut report));
     }
-    if wants("pairs") {
-        runtime.block_on(pairs::run(effort));
+    if arguments.wants("pairs") {
+        runtime.block_on(pairs::run(effort, &mut report));
     }
-    if wants("listing") {
-        runtime.block_on(beside_a_listing(effort));
+    if arguments.wants("listing") {
+        runtime.block_on(beside_a_listing(effort, &mut report));
     }
-    if wants("handoff") {
-        runtime.block_on(handoff::run());
+    if arguments.wants("hand-off") {
+        runtime.block_on(handoff::run(&mut report));
     }
-    if wants("mixed") {
-        runtime.block_on(mixed::run());
+    if arguments.wants("mixed") {
+        runtime.block_on(mixed::run(&mut report));
     }
+    report.finish()
 }
 
-async fn beside_a_listing(effort: Effort) {
+async fn beside_a_listing(effort: Effort, report: &mut Report) {
     let server = server();
     let backend = RedisBackend::connect(&server.url()).await.unwrap();
     let onlooker = RedisBackend::connect(&server.url()).await.unwrap().inspector().unwrap();
     let pairs = async |tasks| pairs::of_backend(&backend, tasks, effort.slice).await;
-    listing::report(&backend, &onlooker, (100_000, effort.rounds), pairs).await;
+    listing::report(&backend, &onlooker, (100_000, effort.rounds), pairs, (report, None)).await;
 }
 
 /// A server as most people run it, without persistence, so that the disk is not measured.
 fn server() -> RedisServer {
     RedisServer::start(RedisOptions::new())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    percentile(&mut values, 0.5)
-}
-
-fn percentile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let last = values.len().saturating_sub(1);
-    let at = format!("{:.0}", last as f64 * share).parse::<usize>().unwrap_or(0);
-    values.get(at).copied().unwrap_or(f64::NAN)
-}
-
-/// `0.95 (0.90–1.02)`: the median of the rounds and their spread.
-fn spread(mut values: Vec<f64>) -> String {
-    let (low, high) = (percentile(&mut values, 0.0), percentile(&mut values, 1.0));
-    format!("{:.2} ({low:.2}–{high:.2})", median(values))
-}
-
-fn idle_share() -> f64 {
-    let read = || -> Option<(f64, f64)> {
-        let stat = std::fs::read_to_string("/proc/stat").ok()?;
-        let numbers: Vec<f64> =
-            stat.lines().next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-        Some((*numbers.get(3)?, numbers.iter().sum()))
-    };
-    let before = read();
-    std::thread::sleep(Duration::from_millis(500));
-    match (before, read()) {
-        (Some((idle, all)), Some((idle_now, all_now))) if all_now > all => (idle_now - idle) / (all_now - all),
-        _ => f64::NAN,
-    }
 }

@@ -13,6 +13,7 @@ use syncguard_core::retry::RetryPolicy;
 use syncguard_core::{LockId, Locker};
 use syncguard_redis::RedisBuilder;
 use syncguard_testkit::RedisServer;
+use syncguard_testkit::bench::{Figure, Report};
 use syncguard_testkit::redis::RespClient;
 
 use crate::server;
@@ -28,7 +29,7 @@ enum Busy {
     Ours { wake: bool },
 }
 
-pub(crate) async fn run() {
+pub(crate) async fn run(report: &mut Report) {
     println!("\n== a mixed fleet: {BUSY} busy workers and one of the original's, {TIME:?}, holds of {HOLD:?}");
     for (name, busy) in [
         ("the original's, too", Busy::Originals),
@@ -40,6 +41,12 @@ pub(crate) async fn run() {
             "  beside four of {name:<20} the one got {one:>4} locks (longest wait {:>5.1} s), the four {others:>5}",
             longest.as_secs_f64()
         );
+        let mut note = |measure: &str, unit, contender: &str, value: f64| {
+            report.note(Figure::of(measure, unit, contender, &[value]).setting(format!("beside four of {name}")));
+        };
+        note("mixed fleet", "locks", "the one", one as f64);
+        note("mixed fleet", "locks", "the four", others as f64);
+        note("mixed fleet, longest wait", "s", "the one", longest.as_secs_f64());
     }
 }
 

@@ -8,13 +8,15 @@ use rslock::LockManager;
 use syncguard_core::{AcquireOutcome, AcquireRequest, Key, LockBackend, Ttl};
 use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::RedisServer;
+use syncguard_testkit::bench::{Figure, Report};
 
 use crate::raw::{self, Pair};
-use crate::{Effort, median, server, spread};
+use crate::{Effort, server};
 
+const OURS: &str = "syncguard";
 const CONTENDERS: [&str; 7] = [
     "raw socket, our scripts",
-    "syncguard",
+    OURS,
     "syncguard, wake off",
     "syncguard, 1 connection",
     "SET NX + compare-delete",
@@ -22,7 +24,7 @@ const CONTENDERS: [&str; 7] = [
     "rslock, 3 servers",
 ];
 
-pub(crate) async fn run(effort: Effort) {
+pub(crate) async fn run(effort: Effort, report: &mut Report) {
     let servers = [server(), server(), server()];
     let first = &servers[0];
     let pair = Pair::ours(first);
@@ -51,20 +53,20 @@ pub(crate) async fn run(effort: Effort) {
                 results.iter_mut().zip(figures).for_each(|(list, figure)| list.push(figure));
             }
         }
-        report(tasks, &results);
+        tell(tasks, &results, report);
     }
 }
 
 /// What one contender did in one round.
 #[derive(Clone, Copy)]
-struct Figure {
+struct Turn {
     pairs_per_second: f64,
     /// Processor time of this process and of the (first) server: hardly disturbed by what else the machine does.
     client_micros: f64,
     server_micros: f64,
 }
 
-async fn with_cost(server: &RedisServer, run: impl Future<Output = f64>) -> Figure {
+async fn with_cost(server: &RedisServer, run: impl Future<Output = f64>) -> Turn {
     let time_of = |process: &str| -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
         stat.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1000.0
@@ -74,25 +76,35 @@ async fn with_cost(server: &RedisServer, run: impl Future<Output = f64>) -> Figu
     let pairs_per_second = run.await;
     let pairs = pairs_per_second * start.elapsed().as_secs_f64();
     let (client, server) = (time_of("self") - client_before, time_of(&server) - server_before);
-    Figure { pairs_per_second, client_micros: client / pairs, server_micros: server / pairs }
+    Turn { pairs_per_second, client_micros: client / pairs, server_micros: server / pairs }
 }
 
-fn report(tasks: usize, results: &[Vec<Figure>]) {
+fn tell(tasks: usize, results: &[Vec<Turn>], report: &mut Report) {
     println!(
         "\n== {tasks} tasks: pairs per second, processor time of client and server per pair (medians), and syncguard's share of each (median and spread of the rounds)"
     );
-    for (name, figures) in CONTENDERS.iter().zip(results) {
-        let of = |field: fn(&Figure) -> f64| median(figures.iter().map(field).collect());
-        let both = results[1].iter().zip(figures);
-        let ratios = both.map(|(ours, theirs)| ours.pairs_per_second / theirs.pairs_per_second).collect();
+    let of = |turns: &[Turn], field: fn(&Turn) -> f64| turns.iter().map(field).collect::<Vec<f64>>();
+    let rates = |turns: &[Turn]| of(turns, |turn| turn.pairs_per_second);
+    let mut ours = Figure::of("throughput", "pairs/s", OURS, &rates(&results[1])).at("tasks", tasks);
+    for (name, turns) in CONTENDERS.iter().zip(results) {
+        let figure = |measure: &str, unit: &'static str, values: &[f64]| {
+            Figure::of(measure, unit, *name, values).at("tasks", tasks)
+        };
+        let throughput = figure("throughput", "pairs/s", &rates(turns));
+        let client = figure("processor time of the client", "µs/pair", &of(turns, |turn| turn.client_micros));
+        let server = figure("processor time of the server", "µs/pair", &of(turns, |turn| turn.server_micros));
+        ours = ours.beside(*name, &rates(turns));
         println!(
             "  {name:<26} {:>8.0}   {:>5.1} + {:>5.1} µs   syncguard is {} of it",
-            of(|figure| figure.pairs_per_second),
-            of(|figure| figure.client_micros),
-            of(|figure| figure.server_micros),
-            spread(ratios)
+            throughput.median(),
+            client.median(),
+            server.median(),
+            ours.ratio()
         );
+        // Ours is noted below, with what it is beside each of them.
+        report.extend((*name != OURS).then_some(throughput).into_iter().chain([client, server]));
     }
+    report.note(ours);
     let reach = if tasks == 1 { 0.8 } else { 0.9 };
     println!("  reach: ≥ {reach} of the raw socket; faster than rslock on three servers");
 }

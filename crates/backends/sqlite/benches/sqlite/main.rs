@@ -1,7 +1,8 @@
 //! How fast is the embedded backend, and what does each idea in it gain?
 //!
-//! `cargo xtask bench sqlite [-- --quick] [listing]`. Machines are shared and noisy: contenders take turns over several rounds,
-//! and what counts is the median of the ratios inside a round. A pair is an acquire and a release.
+//! `cargo xtask bench sqlite [listing|pairs|processes|hand-off|open] [--quick] [--rounds N] [--json FILE]`. Machines are
+//! shared and noisy: contenders take turns over several rounds, and what counts is the median of the ratios inside a
+//! round. A pair is an acquire and a release.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a benchmark reads clocks and may stop")]
 
 mod baseline;
@@ -10,10 +11,12 @@ mod listing;
 mod processes;
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, Key, LockBackend, LockId, Ttl};
 use syncguard_sqlite::{SqliteBackend, Synchronous};
+use syncguard_testkit::bench::{Figure, Options, Report, Spread, median, percentile};
 
 /// How long and how often to measure.
 #[derive(Clone, Copy)]
@@ -22,70 +25,94 @@ struct Plan {
     sample: Duration,
 }
 
-fn main() {
+fn main() -> ExitCode {
     if processes::play_a_role() {
-        return;
+        return ExitCode::SUCCESS;
     }
-    let quick = std::env::args().any(|argument| argument == "--quick");
-    let plan = if quick {
-        Plan { rounds: 1, sample: Duration::from_millis(300) }
-    } else {
-        Plan { rounds: 5, sample: Duration::from_secs(1) }
-    };
-    let only_listing = std::env::args().any(|argument| argument == "listing");
+    let arguments = Options::new("sqlite")
+        .rounds(5)
+        .part("listing", "pairs beside a listing that never rests")
+        .part("pairs", "acquire and release, beside one transaction per operation")
+        .part("processes", "pairs of eight processes, beside SQLite's busy handler")
+        .part("hand-off", "from a release in one process to the holder in another")
+        .part("open", "to open the file, and the first pair")
+        .switch("quick", "one short round and few locks")
+        .read();
+    let quick = arguments.has("quick");
+    let (rounds, sample) = if quick { (arguments.rounds_or(1), 300) } else { (arguments.rounds(), 1_000) };
+    let plan = Plan { rounds, sample: Duration::from_millis(sample) };
+    let mut report = Report::start(&arguments, plan.rounds);
     let directory = tempfile::tempdir().unwrap();
-    println!("idle share at the start: {:.0} %", idle_share() * 100.0);
-    println!("fsync of 4 KiB: p50 {} µs", fsync_p50(directory.path()));
-    beside_a_listing(directory.path(), plan, if quick { 2_000 } else { 100_000 });
-    if only_listing {
-        return;
+    let fsync = fsync_p50(directory.path());
+    println!("fsync of 4 KiB: p50 {fsync:.0} µs");
+    report.note(Figure::of("fsync of 4 KiB p50", "µs", "the disk", &[fsync]));
+    if arguments.wants("listing") {
+        beside_a_listing(directory.path(), plan, if quick { 2_000 } else { 100_000 }, &mut report);
     }
-    throughput(directory.path(), plan);
-    processes::latency(directory.path(), plan);
-    processes::hand_off(directory.path(), plan);
-    cold_open(plan);
+    if arguments.wants("pairs") {
+        throughput(directory.path(), plan, &mut report);
+    }
+    if arguments.wants("processes") {
+        processes::latency(directory.path(), plan, &mut report);
+    }
+    if arguments.wants("hand-off") {
+        processes::hand_off(directory.path(), plan, &mut report);
+    }
+    if arguments.wants("open") {
+        cold_open(plan, &mut report);
+    }
+    report.finish()
 }
 
-fn throughput(directory: &Path, plan: Plan) {
+fn throughput(directory: &Path, plan: Plan, report: &mut Report) {
     println!(
         "\n| one process, tasks | one tx per operation, pairs/s | full | ratio | normal | ratio | normal / full |"
     );
     println!("|---|---|---|---|---|---|---|");
     for tasks in [1, 16, 64] {
         let mut rates: [Vec<f64>; 3] = Default::default();
-        let mut ratios: [Vec<f64>; 3] = Default::default();
         for round in 0..plan.rounds {
             let name = |contender: &str| directory.join(format!("{contender}-{tasks}-{round}.db"));
-            let slow = baseline::pairs_per_second(&name("baseline"), tasks, plan.sample);
-            let full = pairs_per_second(&name("full"), Synchronous::Full, tasks, plan.sample);
-            let normal = pairs_per_second(&name("normal"), Synchronous::Normal, tasks, plan.sample);
-            for (all, one) in rates.iter_mut().zip([slow, full, normal]) {
-                all.push(one);
-            }
-            for (all, one) in ratios.iter_mut().zip([full / slow, normal / slow, normal / full]) {
-                all.push(one);
-            }
+            rates[0].push(baseline::pairs_per_second(&name("baseline"), tasks, plan.sample));
+            rates[1].push(pairs_per_second(&name("full"), Synchronous::Full, tasks, plan.sample));
+            rates[2].push(pairs_per_second(&name("normal"), Synchronous::Normal, tasks, plan.sample));
         }
-        let [slow, full, normal] = rates.map(|mut rates| median(&mut rates));
-        let [careful, promised, gain] = ratios.map(|mut ratios| {
-            let ratio = median(&mut ratios);
-            format!("**{ratio:.1}** ({:.1}..{:.1})", ratios[0], ratios[ratios.len() - 1])
-        });
-        println!("| {tasks} | {slow:.0} | {full:.0} | {careful} | {normal:.0} | {promised} | {gain} |");
+        let figure = |name: &str, rates: &[f64]| Figure::of("throughput", "pairs/s", name, rates).at("tasks", tasks);
+        let slow = figure("one tx per operation", &rates[0]);
+        let full = figure("full", &rates[1]).beside("one tx per operation", &rates[0]);
+        let normal = figure("normal", &rates[2]).beside("one tx per operation", &rates[0]);
+        let promised = bold(normal.ratio());
+        let normal = normal.beside("full", &rates[1]);
+        println!(
+            "| {tasks} | {:.0} | {:.0} | {} | {:.0} | {promised} | {} |",
+            slow.median(),
+            full.median(),
+            bold(full.ratio()),
+            normal.median(),
+            bold(normal.ratio())
+        );
+        report.extend([slow, full, normal]);
     }
 }
 
+fn bold(ratio: Spread) -> String {
+    let Spread { median, low, high } = ratio;
+    format!("**{median:.1}** ({low:.1}–{high:.1})")
+}
+
 /// With every commit on the disk, and without waiting for it, when the processor is what counts.
-fn beside_a_listing(directory: &Path, plan: Plan, locks: usize) {
+fn beside_a_listing(directory: &Path, plan: Plan, locks: usize, report: &mut Report) {
     for (name, synchronous) in [("full", Synchronous::Full), ("normal", Synchronous::Normal)] {
         println!("\nsynchronous={name}");
         let path = directory.join(format!("listing-{name}.db"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let setting = format!("synchronous {name}");
         runtime.block_on(async {
             let backend = SqliteBackend::builder(&path).synchronous(synchronous).connect().await.unwrap();
             let onlooker = backend.inspector().unwrap();
             let pairs = async |tasks| pairs_on(&backend, tasks, plan.sample).await;
-            listing::report(&backend, &onlooker, (locks, plan.rounds), pairs).await;
+            let noted = (&mut *report, Some(setting.as_str()));
+            listing::report(&backend, &onlooker, (locks, plan.rounds), pairs, noted).await;
         });
     }
 }
@@ -130,7 +157,7 @@ async fn pair(backend: &SqliteBackend, key: &Key) {
     assert!(backend.release(&lock_id).await.unwrap().is_released());
 }
 
-fn cold_open(plan: Plan) {
+fn cold_open(plan: Plan, report: &mut Report) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let key = Key::new("k").unwrap();
     let (mut fresh, mut existing) = (Vec::new(), Vec::new());
@@ -142,49 +169,43 @@ fn cold_open(plan: Plan) {
                 let backend = SqliteBackend::builder(directory.path().join("locks.db")).connect().await.unwrap();
                 pair(&backend, &key).await;
             });
-            times.push(start.elapsed().as_micros());
+            times.push(micros(start.elapsed()));
         }
     }
     println!("\n| open + first pair | p50 | p99 |\n|---|---|---|");
-    println!("| a new file | {} µs | {} µs |", share(&mut fresh, 50), share(&mut fresh, 99));
-    println!("| an existing file | {} µs | {} µs |", share(&mut existing, 50), share(&mut existing, 99));
+    for (file, times) in [("a new file", &mut fresh), ("an existing file", &mut existing)] {
+        let (half, slow) = tell(report, "open and first pair", file, times);
+        println!("| {file} | {half:.0} µs | {slow:.0} µs |");
+    }
 }
 
-/// The value below which a share of them lies.
-fn share(values: &mut [u128], percent: usize) -> u128 {
-    values.sort_unstable();
-    values[(values.len() - 1) * percent / 100]
+/// Half of them take no longer, and ninety-nine in a hundred. Noted under the measure's name.
+fn tell(report: &mut Report, measure: &str, contender: &str, times: &mut [f64]) -> (f64, f64) {
+    let mut of = |name: &str, percent: f64| {
+        let time = percentile(times, percent).unwrap();
+        report.note(Figure::of(format!("{measure} {name}"), "µs", contender, &[time]));
+        time
+    };
+    (of("p50", 50.0), of("p99", 99.0))
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// In microseconds.
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
-fn fsync_p50(directory: &Path) -> u128 {
+fn fsync_p50(directory: &Path) -> f64 {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(directory.join("fsync")).unwrap();
     file.write_all_at(&[0; 4096], 0).unwrap();
     file.sync_all().unwrap();
-    let mut times: Vec<_> = (0..100_u8)
+    let times: Vec<f64> = (0..100_u8)
         .map(|byte| {
             file.write_all_at(&[byte; 4096], 0).unwrap();
             let start = Instant::now();
             file.sync_data().unwrap();
-            start.elapsed().as_micros()
+            micros(start.elapsed())
         })
         .collect();
-    share(&mut times, 50)
-}
-
-fn idle_share() -> f64 {
-    let read = || -> Vec<f64> {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = stat.lines().next().unwrap_or_default();
-        line.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect()
-    };
-    let before = read();
-    std::thread::sleep(Duration::from_millis(500));
-    let spent: Vec<f64> = read().iter().zip(&before).map(|(after, before)| after - before).collect();
-    spent.get(3).copied().unwrap_or(0.0) / spent.iter().sum::<f64>().max(1.0)
+    median(&times)
 }

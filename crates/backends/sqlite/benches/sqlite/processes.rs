@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, Clock, Key, LockBackend, LockId, SystemClock, Ttl};
 use syncguard_sqlite::SqliteBackend;
+use syncguard_testkit::bench::{Figure, Report};
 
 use crate::baseline::Plain;
-use crate::{Plan, pair, share};
+use crate::{Plan, micros, pair, tell};
 
 const ROLE: &str = "SYNCGUARD_BENCH_ROLE";
 const FILE: &str = "SYNCGUARD_BENCH_FILE";
@@ -67,7 +68,7 @@ fn start(role: &str, path: &Path) -> Child {
 }
 
 /// Pairs of eight processes on their own keys in one file.
-pub(crate) fn latency(directory: &Path, plan: Plan) {
+pub(crate) fn latency(directory: &Path, plan: Plan, report: &mut Report) {
     println!("\n| {PROCESSES} processes, a pair | p50 | p99 | worst | pairs/s |\n|---|---|---|---|---|");
     for (kind, title) in [("plain", "SQLite's busy handler"), ("ours", "ours: queue + writer thread")] {
         let path = directory.join(format!("{kind}-processes.db"));
@@ -80,20 +81,18 @@ pub(crate) fn latency(directory: &Path, plan: Plan) {
         let sample = plan.sample * 3;
         let children: Vec<_> =
             (0..PROCESSES).map(|_| start(&format!("{kind} {}", sample.as_millis()), &path)).collect();
-        let mut times: Vec<u128> = Vec::new();
+        let mut times: Vec<f64> = Vec::new();
         for child in children {
             let output = child.wait_with_output().unwrap();
             assert!(output.status.success());
             let text = String::from_utf8(output.stdout).unwrap();
-            times.extend(text.split_whitespace().map(|number| number.parse::<u128>().unwrap()));
+            times.extend(text.split_whitespace().map(|number| number.parse::<f64>().unwrap()));
         }
-        let per_second = times.len() * 1_000 / usize::try_from(sample.as_millis()).unwrap();
-        println!(
-            "| {title} | {} µs | {} µs | {} µs | {per_second} |",
-            share(&mut times, 50),
-            share(&mut times, 99),
-            share(&mut times, 100),
-        );
+        let per_second = f64::from(u32::try_from(times.len()).unwrap()) / sample.as_secs_f64();
+        let (half, slow) = tell(report, "pair of eight processes", title, &mut times);
+        let worst = times.last().unwrap();
+        println!("| {title} | {half:.0} µs | {slow:.0} µs | {worst:.0} µs | {per_second:.0} |");
+        report.note(Figure::of("throughput", "pairs/s", title, &[per_second]).at("processes", PROCESSES));
     }
 }
 
@@ -124,7 +123,7 @@ fn wait_for_hand_offs(path: &Path) {
 }
 
 /// From the call of release in one process to the holder in another.
-pub(crate) fn hand_off(directory: &Path, plan: Plan) {
+pub(crate) fn hand_off(directory: &Path, plan: Plan, report: &mut Report) {
     let path = directory.join("hand-off.db");
     let backend = runtime().block_on(SqliteBackend::builder(&path).connect()).unwrap();
     let (key, lock_id) = (Key::new("handed over").unwrap(), LockId::random());
@@ -141,12 +140,18 @@ pub(crate) fn hand_off(directory: &Path, plan: Plan) {
         runtime.block_on(backend.release(&lock_id)).unwrap();
         let line = lines.next().unwrap().unwrap();
         let (at_woken, at_held) = line.split_once(' ').unwrap();
-        woken.push((at_woken.parse::<u128>().unwrap() - freed) / 1_000);
-        held.push((at_held.parse::<u128>().unwrap() - freed) / 1_000);
+        let since = |at: &str| {
+            let nanos = at.parse::<u128>().unwrap() - freed;
+            micros(Duration::from_nanos(u64::try_from(nanos).unwrap()))
+        };
+        woken.push(since(at_woken));
+        held.push(since(at_held));
     }
     drop(orders);
     assert!(child.wait().unwrap().success());
     println!("\n| release in one process to … in another | p50 | p99 |\n|---|---|---|");
-    println!("| the waiter is woken | {} µs | {} µs |", share(&mut woken, 50), share(&mut woken, 99));
-    println!("| it holds the lock (one fsync more) | {} µs | {} µs |", share(&mut held, 50), share(&mut held, 99));
+    let (half, slow) = tell(report, "hand-off until woken", "syncguard", &mut woken);
+    println!("| the waiter is woken | {half:.0} µs | {slow:.0} µs |");
+    let (half, slow) = tell(report, "hand-off", "syncguard", &mut held);
+    println!("| it holds the lock (one fsync more) | {half:.0} µs | {slow:.0} µs |");
 }
