@@ -80,7 +80,12 @@ pub(crate) fn run(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
     let mut command = match subject.package_and_bench() {
         Some((package, bench, features)) => {
             let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench]);
-            command.args(features).arg("--");
+            command.args(features);
+            if subject == Subject::Cli {
+                // What people install, not what is quick to build.
+                command.args(["--profile", "release"]);
+            }
+            command.arg("--");
             command
         }
         None => compare("run")?,

@@ -1,7 +1,8 @@
 //! How long from a release to the next holder?
 //!
 //! Waiters of one process, and of as many processes as clients, go for one key; each holds it for a moment. Measured
-//! from just before the release is sent to just after the next acquire is answered. Attempts are counted by the server.
+//! from just before the release is sent to just after the next acquire is answered, beside a round trip of the same
+//! minute. Attempts are counted by the server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use syncguard_core::{LockBackend, Locker};
 use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::RedisServer;
-use syncguard_testkit::bench::{Figure, Report, median, percentile};
+use syncguard_testkit::bench::{Figure, Report, Spread, median, percentile};
 use syncguard_testkit::redis::RespClient;
 
 use crate::server;
@@ -29,6 +30,8 @@ struct Race {
 
 /// What came of one race.
 struct Figures {
+    /// One round trip just before it.
+    trip: f64,
     p50: f64,
     p99: f64,
     attempts: f64,
@@ -36,52 +39,70 @@ struct Figures {
     unfairness: f64,
 }
 
-impl Figures {
-    fn note(&self, report: &mut Report, waiters: usize, setting: &str) {
-        for (measure, unit, value) in [
-            ("hand-off p50", "ms", self.p50),
-            ("hand-off p99", "ms", self.p99),
-            ("attempts", "attempts/section", self.attempts),
-            ("longest wait", "× the mean", self.unfairness),
-        ] {
-            let figure = Figure::of(measure, unit, "syncguard", &[value]);
-            report.note(figure.at("waiters", waiters).setting(setting));
+/// Who waits for whom, and how they hear of it.
+#[derive(Clone, Copy)]
+struct Setting {
+    waiters: usize,
+    clients: usize,
+    wake: bool,
+    /// Whether somebody who is dead stands in front of the line at each release.
+    dead: bool,
+}
+
+impl Setting {
+    fn name(self) -> String {
+        let Self { clients, wake, dead, .. } = self;
+        let how = match (wake, dead) {
+            (true, false) => "wake-ups on",
+            (false, _) => "wake-ups off",
+            (true, true) => "somebody dead in front",
+        };
+        format!("{clients} clients, {how}")
+    }
+
+    fn tell(self, races: &[Figures], report: &mut Report) {
+        let of = |pick: fn(&Figures) -> f64| races.iter().map(pick).collect::<Vec<f64>>();
+        let all = [
+            ("round trip after a pause", "ms", of(|race| race.trip)),
+            ("hand-off p50", "ms", of(|race| race.p50)),
+            ("hand-off in round trips", "round trips", of(|race| race.p50 / race.trip)),
+            ("hand-off p99", "ms", of(|race| race.p99)),
+            ("attempts", "attempts/section", of(|race| race.attempts)),
+            ("longest wait", "× the mean", of(|race| race.unfairness)),
+        ];
+        let name = self.name();
+        let shown = all.each_ref().map(|(_, _, values)| median(values));
+        let trips = Spread::of(&all[2].2).map(|trips| format!("{trips:.1}")).unwrap_or_default();
+        println!(
+            "  {:>3} waiters in {name}: a round trip {:.3}, p50 {:.3} = {trips} round trips, p99 {:.2}, {:.1} attempts per section, longest wait {:.1} × the mean",
+            self.waiters, shown[0], shown[1], shown[3], shown[4], shown[5]
+        );
+        for (measure, unit, values) in all {
+            report.note(Figure::of(measure, unit, "syncguard", &values).at("waiters", self.waiters).setting(&name));
         }
     }
 }
 
-pub(crate) async fn run(report: &mut Report) {
-    println!("\n== hand-off: release to next holder (ms)");
+pub(crate) async fn run(report: &mut Report, rounds: usize) {
+    println!("\n== hand-off: release to next holder (ms), beside one round trip after a pause as long as a hold");
     let server = server();
-    let trip = round_trip(&server).await;
-    println!("  one round trip after a pause as long as a hold (p50): {trip:.3} ms");
-    report.note(Figure::of("round trip after a pause", "ms", "syncguard", &[trip]));
-    for (waiters, clients) in [(1, 1), (1, 2), (100, 1), (100, 20), (100, 100)] {
-        for wake in [true, false] {
-            // Without wake-ups a hundred waiters starve each other: fewer sections say as much.
-            let sections = if wake { 600 } else { 40 };
-            let figures = race(&server, waiters, clients, (wake, None), sections).await;
-            tell(waiters, clients, if wake { "on " } else { "off" }, trip, &figures);
-            let setting = format!("{clients} clients, wake-ups {}", if wake { "on" } else { "off" });
-            figures.note(report, waiters, &setting);
+    let on = |(waiters, clients)| Setting { waiters, clients, wake: true, dead: false };
+    let settings = [(1, 1), (1, 2), (100, 1), (100, 20), (100, 100)].map(on);
+    let all = settings
+        .into_iter()
+        .chain([on((1, 2)), on((100, 100))].map(|setting| Setting { dead: true, ..setting }))
+        // A hundred waiters without wake-ups starve each other.
+        .chain([on((1, 2)), on((100, 100))].map(|setting| Setting { wake: false, ..setting }));
+    for setting in all {
+        let mut races = Vec::new();
+        for round in 0..rounds {
+            let sections = if setting.wake && !setting.dead { 150 } else { 40 };
+            races.push(race(&server, round, setting, sections).await);
         }
-    }
-    println!("  with somebody dead in front of the line at each release:");
-    for (waiters, clients) in [(1, 2), (100, 100)] {
-        let figures = race(&server, waiters, clients, (true, Some(server.port())), 100).await;
-        tell(waiters, clients, "on ", trip, &figures);
-        figures.note(report, waiters, &format!("{clients} clients, somebody dead in front"));
+        setting.tell(&races, report);
     }
     println!(
         "  reach with wake-ups: ≤ 2 round trips with 1 waiter or 1 client, ≤ 5 and p99 ≤ 10 ms with 100; ≤ 4 attempts per section"
-    );
-}
-
-fn tell(waiters: usize, clients: usize, wake: &str, trip: f64, figures: &Figures) {
-    let Figures { p50, p99, attempts, unfairness } = figures;
-    let trips = p50 / trip;
-    println!(
-        "  {waiters:>3} waiters in {clients:>3} clients, wake-ups {wake}: p50 {p50:>7.2} = {trips:>5.1} round trips, p99 {p99:>8.2}, {attempts:.1} attempts per section, longest wait {unfairness:.1} × the mean"
     );
 }
 
@@ -89,7 +110,7 @@ async fn round_trip(server: &RedisServer) -> f64 {
     let backend = RedisBackend::connect(&server.url()).await.unwrap();
     let key = syncguard_core::Key::new("nobody").unwrap();
     let mut trips = Vec::new();
-    for _ in 0..200 {
+    for _ in 0..100 {
         // Server and client sleep between two sections, too: waking them is part of the trip.
         tokio::time::sleep(HOLD).await;
         let start = Instant::now();
@@ -99,26 +120,22 @@ async fn round_trip(server: &RedisServer) -> f64 {
     median(&trips)
 }
 
-async fn race(
-    server: &RedisServer,
-    waiters: usize,
-    clients: usize,
-    (wake, dead): (bool, Option<u16>),
-    sections: usize,
-) -> Figures {
+async fn race(server: &RedisServer, round: usize, setting: Setting, sections: usize) -> Figures {
+    let Setting { waiters, clients, wake, dead } = setting;
+    let trip = round_trip(server).await;
     let race = Arc::new(Race {
         released: Mutex::default(),
         waits: Mutex::default(),
         turns: Mutex::default(),
         sections: AtomicUsize::new(0),
-        dead,
+        dead: dead.then(|| server.port()),
     });
     let mut lockers = Vec::new();
     for _ in 0..clients {
         let options = RedisBuilder::from_url(&server.url())
             .unwrap()
             .wake(wake)
-            .prefix(format!("r{waiters}-{clients}-{wake}-{}", dead.is_some()));
+            .prefix(format!("r{round}-{waiters}-{clients}-{wake}-{dead}"));
         lockers.push(Locker::new(options.connect().await.unwrap()));
     }
     server.command(&["CONFIG", "RESETSTAT"]);
@@ -136,6 +153,7 @@ async fn race(
     waits.drain(..waits.len().min(10));
     let mean = turns.iter().sum::<f64>() / turns.len() as f64;
     Figures {
+        trip,
         p50: percentile(&mut waits, 50.0).unwrap(),
         p99: percentile(&mut waits, 99.0).unwrap(),
         attempts: calls / done as f64 - 1.0,

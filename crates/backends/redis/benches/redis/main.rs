@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         runtime.block_on(beside_a_listing(effort, &mut report));
     }
     if arguments.wants("hand-off") {
-        runtime.block_on(handoff::run(&mut report));
+        runtime.block_on(handoff::run(&mut report, effort.rounds));
     }
     if arguments.wants("mixed") {
         runtime.block_on(mixed::run(&mut report));
