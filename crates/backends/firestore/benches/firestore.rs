@@ -61,7 +61,13 @@ async fn latencies(rounds: usize, report: &mut Report) {
     println!("{:<34}{:>10}{:>10}{:>8}", "operation", "median ms", "worst ms", "calls");
     let table = &mut Table { project: &project, rounds, report };
     let mut ids = Vec::new();
-    measure(table, "acquire", async || ids.push(take(&backend, &format!("k{}", ids.len())).await.0)).await;
+    let mut number = 0;
+    let own = async || ids.push(take(&backend, &format!("k{}", ids.len())).await.0);
+    let theirs = async || {
+        number += 1;
+        assert!(contender.acquire(&format!("p{number}")).await.unwrap());
+    };
+    in_turn(table, ("acquire", own), ("acquire by server-side transaction", theirs)).await;
     measure(table, "acquire, held", async || {
         let _ = backend.acquire(request(&key("held"), &LockId::random(), 1_000)).await.unwrap();
     })
@@ -71,12 +77,6 @@ async fn latencies(rounds: usize, report: &mut Report) {
     measure(table, "is_locked", async || assert!(backend.is_locked(&key("held")).await.unwrap())).await;
     measure(table, "release", async || assert!(backend.release(&ids.pop().unwrap()).await.unwrap().is_released()))
         .await;
-    let mut number = 0;
-    measure(table, "acquire by server-side transaction", async || {
-        number += 1;
-        assert!(contender.acquire(&format!("p{number}")).await.unwrap());
-    })
-    .await;
     println!();
 }
 
@@ -87,19 +87,52 @@ struct Table<'a> {
     report: &'a mut Report,
 }
 
-async fn measure(table: &mut Table<'_>, name: &str, mut operation: impl AsyncFnMut()) {
-    let mut times = Vec::new();
-    table.project.faults.reset_calls();
-    for _ in 0..table.rounds {
+impl Table<'_> {
+    /// How long one call of an operation takes, and how many calls to the server that is.
+    async fn time(&self, operation: &mut impl AsyncFnMut()) -> (f64, f64) {
+        self.project.faults.reset_calls();
         let started = Instant::now();
         operation().await;
-        times.push(millis(started.elapsed()));
+        (millis(started.elapsed()), f64::from(self.project.faults.total()))
     }
-    let calls = f64::from(table.project.faults.total()) / f64::from(u32::try_from(table.rounds).unwrap());
-    let figure = Figure::of("latency", "ms", name, &times);
-    println!("{name:<34}{:>10.1}{:>10.1}{calls:>8.1}", figure.median(), percentile(&mut times, 100.0).unwrap());
-    table.report.note(figure);
-    table.report.note(Figure::of("calls", "calls", name, &[calls]));
+
+    fn line(&mut self, figure: Figure, name: &str, rounds: &[(f64, f64)]) {
+        let (mut times, calls): (Vec<f64>, Vec<f64>) = rounds.iter().copied().unzip();
+        let (middle, calls) = (figure.median(), Figure::of("calls", "calls", name, &calls));
+        println!("{name:<34}{middle:>10.1}{:>10.1}{:>8.1}", percentile(&mut times, 100.0).unwrap(), calls.median());
+        self.report.note(figure);
+        self.report.note(calls);
+    }
+}
+
+fn latency(name: &str, rounds: &[(f64, f64)]) -> Figure {
+    Figure::of("latency", "ms", name, &rounds.iter().map(|(time, _)| *time).collect::<Vec<_>>())
+}
+
+async fn measure(table: &mut Table<'_>, name: &str, mut operation: impl AsyncFnMut()) {
+    let mut rounds = Vec::new();
+    for _ in 0..table.rounds {
+        rounds.push(table.time(&mut operation).await);
+    }
+    table.line(latency(name, &rounds), name, &rounds);
+}
+
+/// Two contenders take turns, and the first is measured by the second.
+async fn in_turn(
+    table: &mut Table<'_>,
+    (name, mut own): (&str, impl AsyncFnMut()),
+    (beside, mut theirs): (&str, impl AsyncFnMut()),
+) {
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..table.rounds {
+        ours.push(table.time(&mut own).await);
+        others.push(table.time(&mut theirs).await);
+    }
+    let times: Vec<f64> = others.iter().map(|(time, _)| *time).collect();
+    let figure = latency(name, &ours).beside(beside, &times);
+    println!("{name}, of that by a server-side transaction in the same round: {}", figure.ratio());
+    table.line(figure, name, &ours);
+    table.line(latency(beside, &others), beside, &others);
 }
 
 fn millis(time: Duration) -> f64 {
