@@ -32,7 +32,7 @@ use contenders::Group;
 use measures::{Effort, counters, hand_off, memory, pairs};
 use report::Document;
 use servers::Servers;
-use syncguard_testkit::bench::{self, Machine};
+use syncguard_testkit::bench::{self, Machine, Processors};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask bench compare", about = "Measure SyncGuard and its peers in one run")]
@@ -55,6 +55,9 @@ struct Arguments {
     /// Rewrite docs/benchmarks.md, its charts and its figures
     #[arg(long)]
     publish: bool,
+    /// Let idle processors sleep, as they do otherwise
+    #[arg(long)]
+    let_sleep: bool,
     /// Measure nothing: draw and write what docs/benchmarks/benchmarks.json holds
     #[arg(long, conflicts_with_all = ["json", "publish"])]
     redraw: bool,
@@ -108,12 +111,16 @@ fn measure(arguments: &Arguments) -> Result<Document> {
         let slice = Duration::from_millis(250);
         Effort { rounds: arguments.rounds.max(1), slice, counters: 10_000_000, locks: 100_000 }
     };
+    let processors = Processors::watch(arguments.let_sleep);
+    println!("{}", processors.at_start());
     let mut document = Document {
         date: bench::date(),
         commit: bench::commit(),
         command: bench::command("compare", std::env::args().skip(1)),
         rounds: effort.rounds,
-        idle: bench::idle_share(),
+        idle: processors.idle(),
+        awake: processors.awake(),
+        stolen: 0.0,
         machine: Machine::this(),
         versions: versions::versions(),
         measures: Vec::new(),
@@ -135,6 +142,7 @@ fn measure(arguments: &Arguments) -> Result<Document> {
     }
     // Connections close on their runtime.
     runtime.block_on(async { drop(entries) });
+    document.stolen = processors.stolen();
     Ok(document)
 }
 

@@ -53,16 +53,19 @@ fn replaced(text: &str, name: &str, made: &str) -> Result<String> {
 }
 
 fn run(document: &Document) -> String {
-    let Document { date, commit, command, rounds, idle, machine, versions, .. } = document;
+    let Document { date, commit, command, rounds, idle, awake, stolen, machine, versions, .. } = document;
     let mut text = format!("`{command}`, {date}, commit `{commit}`, {rounds} rounds.\n");
     let _ = writeln!(
         text,
-        "{} cores ({}), {}, {}; {:.0} % of the processors were idle before the run.\n{}.",
+        "{} cores ({}), {}, {}; {:.0} % of the processors were idle before the run, they {}, and {:.1} % of their time \
+         went to other machines of the host.\n{}.",
         machine.cores,
         machine.processor,
         machine.memory,
         machine.kernel,
         idle * 100.0,
+        if *awake { "were kept awake" } else { "slept when they could" },
+        stolen * 100.0,
         versions.join(", ")
     );
     text

@@ -13,6 +13,12 @@ pub(crate) struct Document {
     pub(crate) rounds: usize,
     /// The share of the processors that nobody used before the run began, 0 to 1.
     pub(crate) idle: f64,
+    /// Whether they were kept from sleeping.
+    #[serde(default)]
+    pub(crate) awake: bool,
+    /// The share of their time that other machines of the host took during the run.
+    #[serde(default)]
+    pub(crate) stolen: f64,
     pub(crate) machine: Machine,
     /// Servers and crates.
     pub(crate) versions: Vec<String>,

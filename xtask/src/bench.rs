@@ -14,6 +14,7 @@ use clap::ValueEnum;
 use syncguard_testkit::program::Program;
 
 use crate::scope::Scope;
+use crate::ship::dist;
 use crate::{cargo, setup};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -32,7 +33,7 @@ pub(crate) enum Subject {
     Silence,
     /// Ten thousand tasks wait for one key, on every backend
     Waiters,
-    /// The whole life of `syncguard run`, beside flock(1), and its memory
+    /// From the start of `syncguard run` to that of its child, and to its end, beside flock(1); and its memory
     Cli,
     /// The pure client: the memory backend, and the Firestore emulator inside the process
     Core,
@@ -45,6 +46,7 @@ pub(crate) const COMMON: &str = "\
 Every subject starts its own servers and lets its contenders take turns. All understand
   PART …        only these parts, for example `cargo xtask bench redis pairs hand-off`
   --rounds N    how often everybody takes a turn (not for waiters)
+  --let-sleep   let idle processors sleep; they are kept awake otherwise, where this process may do that
   --json FILE   write the figures to this file: medians and spreads, and ratios inside a round
   --help        what this subject has beside these: its parts, numbers and switches
 Anything else is refused with 2 before a server is started.";
@@ -82,8 +84,8 @@ pub(crate) fn run(subject: Subject, arguments: &[String]) -> Result<ExitCode> {
             let mut command = cargo::command(["bench", "--locked", "-p", package, "--bench", bench]);
             command.args(features);
             if subject == Subject::Cli {
-                // What people install, not what is quick to build.
-                command.args(["--profile", "release"]);
+                // What people install, not what is quick to build: by cargo, and as a package.
+                command.args(["--profile", "release"]).env("SYNCGUARD_PACKAGED", dist::program()?);
             }
             command.arg("--");
             command

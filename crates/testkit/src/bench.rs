@@ -20,9 +20,11 @@
 mod arguments;
 mod figures;
 mod machine;
+mod processors;
 mod report;
 
 pub use arguments::{Arguments, Options};
 pub use figures::{Figure, Ratio, Spread, median, percentile};
-pub use machine::{Machine, commit, date, idle_share};
+pub use machine::{Machine, commit, date};
+pub use processors::Processors;
 pub use report::{Report, command};

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{deb, fresh, manifest, measure, sbom};
+use super::{deb, fresh, manifest, sbom};
 use crate::scope::Scope;
 use crate::{cargo, setup};
 
@@ -40,14 +40,9 @@ pub(crate) struct Made {
     pub(crate) package: PathBuf,
 }
 
-pub(crate) struct Wishes {
-    pub(crate) triple: Option<String>,
-    pub(crate) check: bool,
-    pub(crate) measure: bool,
-}
-
-pub(crate) fn run(wishes: &Wishes) -> Result<ExitCode> {
-    let triple = wishes.triple.as_deref().unwrap_or(native()?.triple);
+/// Makes everything for one target, this machine's unless it is named, and tries it.
+pub(crate) fn run(triple: Option<&str>, check: bool) -> Result<ExitCode> {
+    let triple = triple.unwrap_or(native()?.triple);
     let target = TARGETS.iter().find(|target| target.triple == triple);
     let known = || TARGETS.map(|target| target.triple).join(", ");
     let target = target.with_context(|| format!("no binaries are made for {triple}\nhint: one of {}", known()))?;
@@ -55,11 +50,8 @@ pub(crate) fn run(wishes: &Wishes) -> Result<ExitCode> {
     for file in [&made.binary, &made.archive, &made.package] {
         println!("{:>9} bytes  {}", fs::metadata(file)?.len(), file.display());
     }
-    if wishes.check {
+    if check {
         fresh::check(&made)?;
-    }
-    if wishes.measure {
-        measure::run(&made.binary)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -70,6 +62,11 @@ pub(crate) fn native() -> Result<&'static Target> {
         .iter()
         .find(|target| target.triple.starts_with(processor))
         .context("no binaries are made for this processor")
+}
+
+/// The program of the packages for this machine.
+pub(crate) fn program() -> Result<PathBuf> {
+    build(native()?, &Scope::new(&[])?.target_folder()?)
 }
 
 fn make(target: &Target) -> Result<Made> {

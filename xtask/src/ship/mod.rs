@@ -5,11 +5,10 @@
 mod checks;
 mod compat;
 mod deb;
-mod dist;
+pub(crate) mod dist;
 mod fresh;
 mod image;
 mod manifest;
-mod measure;
 mod package;
 mod portable;
 mod release;
@@ -66,9 +65,6 @@ pub(crate) enum Ship {
         /// Install both as a new user, use them and remove them; as root
         #[arg(long)]
         check: bool,
-        /// Measure the start of a command beside flock(1)
-        #[arg(long)]
-        measure: bool,
     },
     /// Build the container image of what `dist` made, and try it
     Image,
@@ -92,7 +88,7 @@ pub(crate) fn run(task: Ship) -> Result<ExitCode> {
         Ship::Docs => checks::docs(),
         Ship::Portable => portable::run(),
         Ship::Compat { old, cycles } => compat::run(old, cycles),
-        Ship::Dist { target, check, measure } => dist::run(&dist::Wishes { triple: target, check, measure }),
+        Ship::Dist { target, check } => dist::run(target.as_deref(), check),
         Ship::Image => image::run(),
         Ship::Release { tag, rehearse } => release::run(&tag, rehearse),
     }

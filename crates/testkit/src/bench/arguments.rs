@@ -9,12 +9,14 @@ use std::process;
 
 use super::report;
 
+/// What every benchmark understands beside `--json`.
+const LET_SLEEP: (&str, &str) = ("let-sleep", "let idle processors sleep, as they do otherwise");
+
 /// What a benchmark can be asked for.
 pub struct Options {
     subject: &'static str,
     /// The default of `--rounds`; `None` if nobody takes turns.
     rounds: Option<usize>,
-    bare_rounds: bool,
     parts: Vec<(&'static str, &'static str)>,
     numbers: Vec<(&'static str, u64, &'static str)>,
     switches: Vec<(&'static str, &'static str)>,
@@ -27,6 +29,7 @@ pub struct Arguments {
     default_rounds: usize,
     rounds: Option<usize>,
     json: Option<PathBuf>,
+    may_sleep: bool,
     /// Empty if everything is wanted.
     parts: Vec<&'static str>,
     /// Every one that was declared, by its default where none was given.
@@ -38,19 +41,13 @@ impl Options {
     /// The benchmark that `cargo xtask bench` knows by this name.
     pub fn new(subject: &'static str) -> Self {
         let (parts, numbers, switches) = (Vec::new(), Vec::new(), Vec::new());
-        Self { subject, rounds: None, bare_rounds: false, parts, numbers, switches }
+        Self { subject, rounds: None, parts, numbers, switches }
     }
 
     /// Everybody takes this many turns, unless `--rounds` says otherwise.
     #[must_use]
     pub fn rounds(self, default: usize) -> Self {
         Self { rounds: Some(default), ..self }
-    }
-
-    /// Takes a number without a flag for that of the rounds.
-    #[must_use]
-    pub fn bare_rounds(self) -> Self {
-        Self { bare_rounds: true, ..self }
     }
 
     /// A part that can be asked for alone, by its bare name or after `--only`.
@@ -97,6 +94,7 @@ impl Options {
             default_rounds: self.rounds.unwrap_or(1),
             rounds: None,
             json: None,
+            may_sleep: false,
             parts: Vec::new(),
             numbers: self.numbers.iter().map(|(name, default, _)| (*name, *default)).collect(),
             switches: Vec::new(),
@@ -109,9 +107,6 @@ impl Options {
                 Some(flag) => {
                     let (flag, value) = flag.split_once('=').map_or((flag, None), |(flag, value)| (flag, Some(value)));
                     self.flag(&mut arguments, flag, value.map(str::to_owned), &mut words)?;
-                }
-                None if self.bare_rounds && word.parse::<usize>().is_ok() => {
-                    arguments.rounds = Some(at_least("rounds", &word, 1)?);
                 }
                 None => arguments.parts.push(self.part_named(&word)?),
             }
@@ -126,8 +121,10 @@ impl Options {
         value: Option<String>,
         rest: &mut impl Iterator<Item = String>,
     ) -> Result<(), String> {
-        if let Some((name, _)) = self.switches.iter().find(|(name, _)| *name == flag) {
-            arguments.switches.push(name);
+        let switch = self.switches.iter().find(|(name, _)| *name == flag);
+        if switch.is_some() || flag == LET_SLEEP.0 {
+            arguments.switches.extend(switch.map(|(name, _)| *name));
+            arguments.may_sleep |= switch.is_none();
             return value.map_or(Ok(()), |_| Err(format!("`--{flag}` takes no value")));
         }
         // Another flag is not a value: whoever forgot one should hear of that.
@@ -175,7 +172,8 @@ impl Options {
         let rounds = rounds.map(|what| ("--rounds N".to_owned(), what));
         let numbers = self.numbers.iter();
         let numbers = numbers.map(|(name, default, what)| (format!("--{name} N"), format!("{what} [{default}]")));
-        let switches = self.switches.iter().map(|(name, what)| (format!("--{name}"), (*what).to_owned()));
+        let switches =
+            self.switches.iter().chain([&LET_SLEEP]).map(|(name, what)| (format!("--{name}"), (*what).to_owned()));
         let json = ("--json FILE".to_owned(), "write the figures to this file".to_owned());
         rounds.into_iter().chain(numbers).chain(switches).chain([json]).collect()
     }
@@ -218,6 +216,11 @@ impl Arguments {
         self.json.as_deref()
     }
 
+    /// Whether idle processors may sleep meanwhile.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.may_sleep
+    }
+
     /// What to type for the same run.
     pub(super) fn command(&self) -> &str {
         &self.command
@@ -256,6 +259,7 @@ mod tests {
         assert!(arguments.wants("pairs") && arguments.wants("hand-off") && !arguments.has("google"));
         assert_eq!((arguments.rounds(), arguments.number("seconds"), arguments.number("counters")), (5, 2, 0));
         assert_eq!((arguments.rounds_or(1), arguments.json()), (1, None));
+        assert!(!arguments.may_sleep() && parse("--let-sleep").unwrap().may_sleep());
     }
 
     #[test]
@@ -289,6 +293,7 @@ mod tests {
             ("3", "there is no part `3`"),
             ("--only peers", "there is no part `peers`"),
             ("--google=yes", "`--google` takes no value"),
+            ("--let-sleep=no", "`--let-sleep` takes no value"),
             ("--rounds", "`--rounds` takes a value"),
             ("--json --rounds 3", "`--json` takes a value"),
             ("--json=", "`--json` takes a value"),
@@ -304,17 +309,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_that_of_the_rounds_where_it_was_declared() {
-        let cli = Options::new("cli").rounds(200).bare_rounds();
-        assert_eq!(cli.parse(["--bench".to_owned(), "300".to_owned()]).unwrap().rounds(), 300);
-        assert!(cli.parse(["0".to_owned()]).is_err());
-    }
-
-    #[test]
     fn the_usage_names_everything_there_is() {
         let usage = options().usage();
         let first = "usage: cargo xtask bench postgres [pairs|hand-off]… [--rounds N] [--seconds N] [--counters N] \
-                     [--google] [--json FILE]";
+                     [--google] [--let-sleep] [--json FILE]";
         assert_eq!(usage.lines().next(), Some(first));
         assert!(usage.contains("\n  --seconds N    how long a contender runs [2]\n"), "{usage}");
     }

@@ -1,9 +1,9 @@
-//! On what was it measured, when, and how busy was that machine?
+//! On what was it measured, and when?
 
 use std::fs;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -52,20 +52,4 @@ pub fn commit() -> String {
     git.args(["describe", "--always", "--dirty", "--exclude=*"]).current_dir(env!("CARGO_MANIFEST_DIR"));
     let output = git.output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
-}
-
-/// The share of the processors that nobody used for half a second, 0 to 1; no number where /proc does not tell.
-pub fn idle_share() -> f64 {
-    let read = || -> Option<(f64, f64)> {
-        let stat = fs::read_to_string("/proc/stat").ok()?;
-        let numbers: Vec<f64> =
-            stat.lines().next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-        Some((*numbers.get(3)?, numbers.iter().sum()))
-    };
-    let before = read();
-    thread::sleep(Duration::from_millis(500));
-    match (before, read()) {
-        (Some((idle, all)), Some((idle_now, all_now))) if all_now > all => (idle_now - idle) / (all_now - all),
-        _ => f64::NAN,
-    }
 }

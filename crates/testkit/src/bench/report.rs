@@ -10,11 +10,13 @@ use serde::Serialize;
 
 use super::arguments::Arguments;
 use super::figures::Figure;
-use super::machine::{Machine, commit, date, idle_share};
+use super::machine::{Machine, commit, date};
+use super::processors::Processors;
 
 /// The figures of one run, noted while they are printed.
 pub struct Report {
     document: Document,
+    processors: Processors,
     /// Where they end, if somebody wants them.
     file: Option<PathBuf>,
 }
@@ -28,24 +30,31 @@ struct Document {
     rounds: usize,
     /// The share of the processors that nobody used before the run began, 0 to 1.
     idle: f64,
+    /// Whether they were kept from sleeping.
+    awake: bool,
+    /// The share of their time that other machines of the host took during the run.
+    stolen: f64,
     machine: Machine,
     figures: Vec<Figure>,
 }
 
 impl Report {
-    /// Looks at the machine for half a second, and prints how much of it is idle.
+    /// Looks at the processors for half a second, prints how idle they are, and keeps them awake until the end.
     pub fn start(arguments: &Arguments, rounds: usize) -> Self {
+        let processors = Processors::watch(arguments.may_sleep());
+        println!("{}", processors.at_start());
         let document = Document {
             date: date(),
             commit: commit(),
             command: arguments.command().to_owned(),
             rounds,
-            idle: idle_share(),
+            idle: processors.idle(),
+            awake: processors.awake(),
+            stolen: f64::NAN,
             machine: Machine::this(),
             figures: Vec::new(),
         };
-        println!("idle share of the processors at the start: {:.0} %", document.idle * 100.0);
-        Self { document, file: arguments.json().map(Path::to_owned) }
+        Self { document, processors, file: arguments.json().map(Path::to_owned) }
     }
 
     /// Keeps a figure.
@@ -54,7 +63,9 @@ impl Report {
     }
 
     /// Writes the file of `--json`. A file that cannot be written is told and fails the run.
-    pub fn finish(self) -> ExitCode {
+    pub fn finish(mut self) -> ExitCode {
+        println!("{}", self.processors.at_end());
+        self.document.stolen = self.processors.stolen();
         let Some(file) = &self.file else { return ExitCode::SUCCESS };
         match fs::write(file, self.json()) {
             Ok(()) => ExitCode::SUCCESS,
@@ -124,6 +135,9 @@ mod tests {
         let read: serde_json::Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
         assert_eq!(written, ExitCode::SUCCESS);
         assert_eq!(read["command"], "cargo xtask bench redis --rounds 2");
+        assert!(
+            read["awake"].is_boolean() && read["idle"].as_f64() >= Some(0.0) && read["stolen"].as_f64() >= Some(0.0)
+        );
         assert!(read["machine"]["cores"].as_u64() > Some(0) && read["date"].as_str().unwrap().ends_with('Z'));
         let first = serde_json::json!({
             "measure": "throughput", "unit": "pairs/s", "contender": "syncguard", "setting": "fsync on",

@@ -10,26 +10,29 @@ use syncguard_testkit::bench::{Figure, Report};
 use crate::{Choice, naive, pgbench};
 
 /// Who takes turns with us.
-const OTHERS: [&str; 3] = ["pgbench, the same statements", "pgbench, 4 + 4 messages", "8 + 5 round trips"];
+const OTHERS: [&str; 4] =
+    ["pgbench, the same statements", "pgbench, 4 + 4 messages", "pgbench, bare writes", "8 + 5 round trips"];
 
 pub(crate) async fn report(server: &PostgresServer, choice: Choice, report: &mut Report) {
     println!(
         "pairs per second (acquire + release), {} rounds of {} s, contenders in turn",
         choice.rounds, choice.seconds
     );
-    println!("tasks      ours   {}   {}   {:>20}", OTHERS[0], OTHERS[1], OTHERS[2]);
+    let others = OTHERS.map(|name| format!("{name:>28}")).join("   ");
+    println!("tasks      ours   {others}");
     for tasks in [1, 8, 32] {
         // With the connections of a default pool, as users have it. Figures of before 18 November 2026 had a third more
         // connections than tasks, and do not compare.
         let backend = PostgresBuilder::from_url(&server.url()).unwrap().connect().await.unwrap();
         let bench = |way| pgbench::pairs(server, tasks, choice, way, pgbench::Notify::IfWaited);
-        let (mut ours, mut theirs) = (Vec::new(), [Vec::new(), Vec::new(), Vec::new()]);
+        let (mut ours, mut theirs) = (Vec::new(), [const { Vec::new() }; 4]);
         // The first round warms up.
         for round in 0..=choice.rounds {
             let own = run(&backend, tasks, choice).await;
             let others = [
                 bench(pgbench::Way::OneStatement),
                 bench(pgbench::Way::Transaction),
+                bench(pgbench::Way::BareWrites),
                 naive::run(server, tasks, choice).await,
             ];
             if round > 0 {
@@ -41,17 +44,17 @@ pub(crate) async fn report(server: &PostgresServer, choice: Choice, report: &mut
     }
 }
 
-fn tell(tasks: usize, choice: Choice, (ours, theirs): (&[f64], &[Vec<f64>; 3]), report: &mut Report) {
+fn tell(tasks: usize, choice: Choice, (ours, theirs): (&[f64], &[Vec<f64>; 4]), report: &mut Report) {
     let figure = |name: &str, rates: &[f64]| {
         Figure::of("throughput", "pairs/s", name, rates).at("tasks", tasks).setting(choice.setting)
     };
     let (mut ours, mut ratios) = (figure("syncguard", ours), Vec::new());
     for (name, rates) in OTHERS.iter().zip(theirs) {
         ours = ours.beside(*name, rates);
-        ratios.push(ours.ratio().to_string());
+        ratios.push(format!("{:>28}", ours.ratio().to_string()));
         report.note(figure(name, rates));
     }
-    println!("{tasks:5} {:9.0}   {:>28}   {:>23}   {:>20}", ours.median(), ratios[0], ratios[1], ratios[2]);
+    println!("{tasks:5} {:9.0}   {}", ours.median(), ratios.join("   "));
     report.note(ours);
 }
 

@@ -25,6 +25,9 @@ pub(crate) enum Way {
     OneStatement,
     /// Four messages in one pipeline, as behind a pooler.
     Transaction,
+    /// Only the writes: count, insert, delete. Nobody looks whether the lock is free, so it is none; but nothing that
+    /// keeps a row and a counter can be faster.
+    BareWrites,
 }
 
 /// Pairs per second.
@@ -46,6 +49,12 @@ pub(crate) fn pairs(server: &PostgresServer, clients: usize, choice: Choice, way
     let rate = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
     rate.unwrap_or_else(|| panic!("pgbench: {text}{}", String::from_utf8_lossy(&output.stderr)))
 }
+
+const BARE_ACQUIRE: &str = "WITH counter AS (\
+     INSERT INTO syncguard_fence_counters AS c (fence_key, fence) VALUES ('bare:' || :key, 1) \
+     ON CONFLICT (fence_key) DO UPDATE SET fence = c.fence + 1 RETURNING c.fence\
+     ) INSERT INTO syncguard_locks (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key) \
+     SELECT 'bare-' || :key, :id, 1, 1, lpad(counter.fence::text, 15, '0'), 'bare-' || :key FROM counter";
 
 fn script_text(way: Way, notify: Notify) -> String {
     let release = match notify {
@@ -78,6 +87,9 @@ fn script_text(way: Way, notify: Notify) -> String {
                 "{variables}\\startpipeline\n{begin};\n{gate};\n{acquire};\nCOMMIT;\n\\endpipeline\n\
                  \\startpipeline\n{begin};\n{bounds_gate};\n{release};\nCOMMIT;\n\\endpipeline\n"
             )
+        }
+        Way::BareWrites => {
+            format!("{variables}{BARE_ACQUIRE};\nDELETE FROM syncguard_locks WHERE lock_id = :id::text;\n")
         }
     }
 }
