@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let waiters = usize::try_from(arguments.number("waiters")).unwrap();
     let mut report = Report::start(&arguments, arguments.rounds());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let mut failed = false;
+    let (mut failed, resident_at_first) = (false, crowd::resident());
     println!("{waiters} tasks wait for one key");
     for backend in worlds::BACKENDS {
         if !arguments.wants(backend) {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         }
         let crowd = runtime.block_on(async {
             let world = worlds::start(backend).await;
-            Crowd::run(&world.locker, waiters).await
+            Crowd::run(&world.locker, waiters, resident_at_first).await
         });
         println!("{backend:<10} {crowd}");
         report.extend(crowd.figures(backend));
