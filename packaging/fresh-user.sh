@@ -6,6 +6,7 @@
 set -eu
 archive=$1 package=$2 first=$3
 user=sgfresh$$
+# Not below $TMPDIR: root's may be closed to the new user.
 home=$(mktemp -d /tmp/syncguard-fresh.XXXXXX)
 path=/usr/bin:/bin
 # What root needs below lies there, and is not in everybody's path.

@@ -69,6 +69,11 @@ fn contenders(child: &Child, urls: &[(&str, String)], file: &Path) -> Vec<Conten
     };
     let mut all = vec![of(PEER.to_owned(), &["flock", &file.display().to_string()], true)];
     let packaged = std::env::var("SYNCGUARD_PACKAGED").ok();
+    if packaged.is_none() {
+        println!(
+            "without the program of the packages: SYNCGUARD_PACKAGED names none, `cargo xtask bench cli` builds it"
+        );
+    }
     let programs = [(Some(PROGRAM.to_owned()), ""), (packaged, ", packaged")];
     for (program, made) in programs.iter().filter_map(|(program, made)| Some((program.as_deref()?, made))) {
         all.push(of(format!("syncguard --version{made}"), &[program, "--version"], false));
