@@ -18,11 +18,11 @@ const TIMED_OUT: i32 = 3;
 
 /// What decides whether a holder believes, how long, and what is sent when.
 const DECISIVE: [&str; 5] = [
-    "crates/core/src/belief.rs",
-    "crates/core/src/fence.rs",
-    "crates/core/src/retry.rs",
-    "crates/core/src/heartbeat.rs",
-    "crates/core/src/reaper.rs",
+    "crates/core/src/client/holding/belief.rs",
+    "crates/core/src/words/fence.rs",
+    "crates/core/src/client/waiting/retry.rs",
+    "crates/core/src/client/holding/heartbeat.rs",
+    "crates/core/src/client/release/clean_up.rs",
 ];
 
 /// Which tests judge a package: those that are most likely to notice, and for what they miss the slower ones.
@@ -65,7 +65,7 @@ const JUDGES: [Judges; 5] = [
 /// What to change, beside the files.
 #[derive(clap::Args)]
 pub(crate) struct Choice {
-    /// Files of one package, for example crates/core/src/belief.rs; without any, those of the core that decide
+    /// Files of one package, for example crates/core/src/client/holding/belief.rs; without any, those of the core that decide
     files: Vec<String>,
     /// Only one part of the changes, for example 0/4: every fourth
     #[arg(long, value_name = "PART/PARTS")]

@@ -42,52 +42,25 @@
 //!
 //! # Where things are
 //!
-//! * the words, each validated once and carrying its proof: [`Key`], [`LockId`], [`Fence`], [`Ttl`], [`Timestamp`],
-//!   [`HashId`], [`LockError`], and [`storage_key`] for backends;
-//! * the contract of a backend: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`wake`], [`listener`],
-//!   [`health`], beside it [`inspect`], and for their URLs [`options`];
-//! * the client: [`Locker`], [`LockRequest`], [`Guard`], [`LockHandle`], [`retry`], [`multi`], [`election`];
-//! * beside all of them: [`telemetry`] and [`MemoryBackend`].
+//! * `words`, each validated once and carrying its proof: [`Key`], [`LockId`], [`Fence`], [`Ttl`], [`Timestamp`],
+//!   [`HashId`], [`LockError`];
+//! * `contract`, what a backend does: [`LockBackend`], its outcomes, [`LockInfo`], [`AnyBackend`], [`health`],
+//!   [`inspect`];
+//! * `client`: [`Locker`], [`LockRequest`], [`Guard`], [`LockHandle`], [`retry`], [`several`], [`election`];
+//! * `events`: [`telemetry`];
+//! * `for_backends`, what they share: [`listener`], [`wake`], [`url_options`], [`storage_key`];
+//! * [`MemoryBackend`], for tests and single processes.
 //!
 //! Libraries should depend on this crate; applications on `syncguard`, which adds `open(url)` and the storages.
 
 // docs.rs shows at each item which feature brings it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod acquisition;
-mod any;
-mod backend;
-mod background;
-mod belief;
-mod cancellation;
-#[cfg(any(feature = "postgres-types", feature = "sqlx"))]
-mod column;
-pub mod election;
-mod error;
-mod fence;
-mod guard;
-mod handle;
-mod hash;
-pub mod health;
-mod heartbeat;
-mod in_flight;
-mod info;
-pub mod inspect;
-mod key;
-pub mod listener;
-mod lock_id;
-mod locker;
-mod loss;
+mod client;
+mod contract;
+mod events;
+mod for_backends;
 mod memory;
-pub mod multi;
-pub mod options;
-mod outcome;
-mod plan;
-mod queue;
-mod reaper;
-mod request;
-pub mod retry;
-mod runtime;
 #[cfg(all(test, syncguard_shuttle))]
 mod schedules;
 #[cfg(syncguard_seeded_bugs)]
@@ -95,45 +68,35 @@ mod schedules;
 pub mod seeded;
 #[cfg(not(syncguard_seeded_bugs))]
 mod seeded;
-mod shared;
-#[cfg_attr(all(test, syncguard_shuttle), allow(dead_code, reason = "schedules have no other threads"))]
-mod standby;
-pub mod storage_key;
 mod sync;
-pub mod telemetry;
-pub mod time;
-#[cfg(feature = "tls")]
-pub mod tls;
-mod trace;
-mod ttl;
-pub mod wake;
 mod words;
-mod wrapped;
 
-pub use any::AnyBackend;
-pub use backend::{AcquireRequest, Capabilities, Label, LockBackend, Lookup, TimeAuthority};
-pub use error::{ErrorCode, LockError, Result};
-pub use fence::{Fence, FenceToken, HasFence, Unfenced};
-pub use guard::Guard;
-pub use handle::LockHandle;
-pub use hash::HashId;
+pub use client::waiting::retry;
+pub use client::{
+    Attempt, Guard, LockHandle, LockRequest, Locker, LockerBuilder, LossReason, OnLost, ReleaseErrorHook, Report,
+    election, several,
+};
+pub use contract::{
+    AbsentReason, AcquireOutcome, AcquireRequest, AnyBackend, Capabilities, Contention, ExtendOutcome, Extension,
+    Label, Lease, LockBackend, LockInfo, Lookup, ReleaseOutcome, Renewal, RevealedNames, TimeAuthority, health,
+    inspect,
+};
+pub use events::telemetry;
+#[cfg(feature = "tls")]
+pub use for_backends::tls;
+pub use for_backends::{listener, storage_key, url_options, wake};
 pub use health::{HealthCheck, HealthReport, HealthStatus};
-pub use info::{LockInfo, Renewal, RevealedNames};
 pub use inspect::{
     AskOutcome, Counts, Cursor, Inspect, Inspector, ListRequest, Page, Transition, TransitionKind, Watch,
 };
-pub use key::Key;
-pub use lock_id::LockId;
-pub use locker::{Locker, LockerBuilder, ReleaseErrorHook};
-pub use loss::LossReason;
 pub use memory::MemoryBackend;
-pub use outcome::{AbsentReason, AcquireOutcome, Contention, ExtendOutcome, Extension, Lease, ReleaseOutcome};
-pub use request::{Attempt, LockRequest, OnLost, Report};
 pub use time::{BootTime, Clock, SystemClock, Timestamp, TokioClock};
 pub use tokio_util::sync::CancellationToken;
-pub use ttl::Ttl;
 pub use wake::{WakeHint, WakeHub};
-pub use words::{IntoKey, IntoLabel, IntoTtl};
+pub use words::{
+    ErrorCode, Fence, FenceToken, HasFence, HashId, IntoKey, IntoLabel, IntoTtl, Key, LockError, LockId, Result, Ttl,
+    Unfenced, time,
+};
 
 /// The examples of the package's front page.
 #[cfg(doctest)]

@@ -5,7 +5,7 @@
 //! nothing of this is left.
 
 use crate::BootTime;
-use crate::belief::Granted;
+use crate::client::holding::belief::Granted;
 use crate::time::Clock;
 use std::sync::Arc;
 

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use syncguard::firestore::FirestoreBuilder;
-use syncguard::options::duration;
 use syncguard::postgres::PostgresBuilder;
 use syncguard::redis::RedisBuilder;
 use syncguard::sqlite::SqliteBuilder;
+use syncguard::url_options::duration;
 use syncguard::{ErrorCode, Fence, Key, Label, LockError, LockId, Result, Scheme, Ttl};
 
 /// A message is not longer than this, whatever was refused.

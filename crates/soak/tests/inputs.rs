@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use syncguard::options::duration;
+use syncguard::url_options::duration;
 use syncguard::{Fence, Key, LockId, Ttl};
 use syncguard_soak::inputs::{self, judged, parse};
 

@@ -1,6 +1,6 @@
 //! Which database does a `firestore:` URL name, and with which settings?
 
-use syncguard_core::options::UrlOptions;
+use syncguard_core::url_options::UrlOptions;
 use syncguard_core::{LockError, Result};
 use url::Url;
 

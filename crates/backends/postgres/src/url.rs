@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use syncguard_core::options::{UrlOptions, duration};
+use syncguard_core::url_options::{UrlOptions, duration};
 use syncguard_core::{LockError, Result};
 use tokio_postgres::Config;
 use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts};

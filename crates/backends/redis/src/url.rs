@@ -12,8 +12,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use syncguard_core::options::{UrlOptions, decode};
 use syncguard_core::tls::TlsFiles;
+use syncguard_core::url_options::{UrlOptions, decode};
 use syncguard_core::{LockError, Result};
 
 use crate::builder::{Address, RedisBuilder, Topology};

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use syncguard_core::options::{UrlOptions, decode_bytes};
+use syncguard_core::url_options::{UrlOptions, decode_bytes};
 use syncguard_core::{LockError, Result};
 
 use crate::builder::{SqliteBuilder, Synchronous};

@@ -1,4 +1,4 @@
-//! What a client does: the rules of the core's `acquisition`, `belief`, `heartbeat` and `reaper`, without their I/O.
+//! What a client does: the rules of the core's `acquisition`, `belief`, `heartbeat` and `clean_up`, without their I/O.
 
 use crate::protocol::{Bug, Protocol, Sight};
 use crate::world::{Id, MARGIN, Message, Phase, TTL, World};
@@ -33,7 +33,7 @@ impl Protocol {
         }
     }
 
-    /// Leaves; an id of unknown fate is left to the reaper.
+    /// Leaves; an id of unknown fate is left to the clean-up.
     pub(crate) fn give_up(&self, world: &mut World, client: usize) {
         if matches!(world.clients[client].phase, Phase::Between { unknown_since: Some(_), .. }) {
             self.reap(world, client);

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::acquisition;
-use crate::heartbeat::{self, KeepAlive};
-use crate::plan::Plan;
+use crate::client::holding::heartbeat::{self, KeepAlive};
+use crate::client::plan::Plan;
+use crate::client::waiting::acquisition;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::seeded::{self, SeededBug};
 use crate::sync::Instant;
@@ -376,7 +376,7 @@ impl<F: FenceToken> LockRequest<F> {
         }
         let policy = self.effective_policy();
         policy.validate()?;
-        crate::runtime::require()?;
+        crate::client::runtime::require()?;
         let plan = Plan {
             key,
             ttl,

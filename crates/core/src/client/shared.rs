@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::background::Background;
-use crate::queue::Queues;
+use crate::client::release::background::Background;
+use crate::client::waiting::queue::Queues;
+use crate::events::trace;
 use crate::telemetry::{LockEvent, Operation, Reason};
 use crate::time::Clock;
 use crate::{
     AnyBackend, BootTime, ErrorCode, ExtendOutcome, FenceToken, Key, LockBackend, LockError, LockId, LockInfo, Lookup,
-    LossReason, ReleaseErrorHook, ReleaseOutcome, Result, Ttl, trace,
+    LossReason, ReleaseErrorHook, ReleaseOutcome, Result, Ttl,
 };
 
 /// What every request, guard and background task of one locker shares.

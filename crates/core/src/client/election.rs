@@ -6,7 +6,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::wrapped::settings_of_the_wrapped_request;
+use crate::client::wrapped::settings_of_the_wrapped_request;
 use crate::{
     Fence, FenceToken, Guard, HasFence, LockHandle, LockInfo, LockRequest, Lookup, OnLost, ReleaseOutcome, Result,
 };

@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::plan::Plan;
+use crate::client::plan::Plan;
 use crate::{ErrorCode, LockError, Result};
 
 /// Does the work, unless one of the plan's tokens fires first.

@@ -15,7 +15,7 @@ use crate::{LockError, Result};
 ///
 /// ```
 /// use std::time::Duration;
-/// use syncguard_core::options::UrlOptions;
+/// use syncguard_core::url_options::UrlOptions;
 ///
 /// let (address, mut options) = UrlOptions::parse("redis", "redis://h/0?timeout=500ms&wake=off")?;
 /// assert_eq!(address, "redis://h/0");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::sync::Instant;
 
-use crate::wrapped::settings_of_the_wrapped_request;
+use crate::client::wrapped::settings_of_the_wrapped_request;
 use crate::{Fence, FenceToken, Guard, HasFence, Key, LockError, LockHandle, LockRequest, LossReason, OnLost, Result};
 
 /// A request for several locks. Finish it with [`acquire`](Self::acquire) or [`run`](Self::run).

@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::several::LockAllRequest;
+use crate::client::shared::Shared;
 use crate::election::Election;
-use crate::multi::LockAllRequest;
-use crate::shared::Shared;
 use crate::time::Clock;
 use crate::{
     AnyBackend, ExtendOutcome, Fence, FenceToken, IntoKey, IntoTtl, Key, LockBackend, LockError, LockId, LockInfo,

@@ -7,11 +7,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::any::{OwnedRequest, PendingAcquire};
-use crate::shared::{Measure, Shared};
+use crate::client::release::clean_up;
+use crate::client::shared::{Measure, Shared};
+use crate::contract::erased::{OwnedRequest, PendingAcquire};
 use crate::sync::Handle;
 use crate::telemetry::Operation;
-use crate::{AcquireOutcome, BootTime, FenceToken, LockId, Result, reaper};
+use crate::{AcquireOutcome, BootTime, FenceToken, LockId, Result};
 
 /// An acquire on the wire. Dropped before its answer it goes on in the background, and what it got is given back.
 pub(crate) struct InFlight<F: FenceToken> {
@@ -63,13 +64,13 @@ impl<F: FenceToken> Future for InFlight<F> {
 impl<F: FenceToken> Drop for InFlight<F> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            let abandoned = reaper::Abandoned {
+            let abandoned = clean_up::Abandoned {
                 call,
                 lock_id: self.lock_id.clone(),
                 lease_end: self.lease_end,
                 was_unknown: self.was_unknown,
             };
-            reaper::finish_and_undo(&self.shared, self.runtime.as_ref(), abandoned);
+            clean_up::finish_and_undo(&self.shared, self.runtime.as_ref(), abandoned);
         }
     }
 }

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::any::PendingAcquire;
-use crate::shared::Shared;
+use crate::client::shared::Shared;
+use crate::contract::erased::PendingAcquire;
+use crate::events::trace;
 use crate::sync::{Handle, sleep, spawn, timeout};
 use crate::{
     AcquireOutcome, BootTime, FenceToken, Key, LockError, LockHandle, LockId, ReleaseErrorHook, ReleaseOutcome, Result,
@@ -91,7 +92,7 @@ pub(crate) async fn release<F: FenceToken>(shared: &Shared<F>, lock_id: &LockId)
 
 /// Tells of a release that failed. A hook that panics harms nothing.
 pub(crate) fn report(error: &LockError, key: &Key, lock_id: &LockId, hook: Option<&ReleaseErrorHook>) {
-    crate::trace::release_failed(error, key, lock_id);
+    trace::release_failed(error, key, lock_id);
     if let Some(hook) = hook {
         let call = std::panic::AssertUnwindSafe(|| hook(error, key, lock_id));
         let _ = std::panic::catch_unwind(call);

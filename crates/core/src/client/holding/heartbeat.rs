@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::handle::{HeldLock, extend_bound, no_answer};
+use crate::client::holding::handle::{HeldLock, extend_bound, no_answer};
+use crate::client::holding::renewal_thread::{Renewable, Ticket};
+use crate::events::trace;
 use crate::seeded::{self, SeededBug};
-use crate::standby::{Renewable, Ticket};
 use crate::sync::{Instant, sleep, sleep_until, timeout};
-use crate::{BootTime, ExtendOutcome, FenceToken, LockHandle, Result, Ttl, trace};
+use crate::{BootTime, ExtendOutcome, FenceToken, LockHandle, Result, Ttl};
 
 /// A backend takes a silence of one second for a dead connection; this is a little more.
 const TELLING_SILENCE: Duration = Duration::from_millis(1_100);
@@ -72,7 +73,7 @@ pub(crate) fn start<F: FenceToken>(lock: &LockHandle<F>, plan: Option<KeepAlive>
         runtime.spawn(renew(lock.clone(), plan));
         // Schedules have a clock of their own, which no thread outside of them can follow.
         #[cfg(not(all(test, syncguard_shuttle)))]
-        crate::standby::watch(lock, runtime);
+        crate::client::holding::renewal_thread::watch(lock, runtime);
     }
 }
 

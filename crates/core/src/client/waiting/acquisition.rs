@@ -2,7 +2,7 @@
 //!
 //! One rule covers lost replies, timeouts and dropped futures. The lock id is made *before* the server hears of it; an
 //! attempt whose outcome is unknown is repeated with the same id, and the backend owns up if it had acted. The guard's
-//! deadline then counts from the **first** send. Whoever leaves with an unknown outcome hands the id to the `reaper`.
+//! deadline then counts from the **first** send. Whoever leaves with an unknown outcome hands the id to the `clean_up`.
 //!
 //! Waiting follows the schedule of `retry`. A wake hint, or the known end of the holder's lease, leads to an extra
 //! attempt that consumes no retry and does not move the schedule. Among the waiters of one process the `queue` decides
@@ -11,19 +11,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::any::OwnedRequest;
-use crate::belief::Granted;
-use crate::cancellation::cancellable;
-use crate::handle::NewHold;
-use crate::in_flight::InFlight;
-use crate::plan::Plan;
-use crate::queue::{Place, Turn};
+use crate::client::cancellation::cancellable;
+use crate::client::holding::belief::Granted;
+use crate::client::holding::handle::NewHold;
+use crate::client::plan::Plan;
+use crate::client::release::clean_up;
+use crate::client::release::in_flight::InFlight;
+use crate::client::shared::Shared;
+use crate::client::waiting::queue::{Place, Turn};
+use crate::contract::erased::OwnedRequest;
+use crate::events::trace;
 use crate::seeded::{self, SeededBug};
-use crate::shared::Shared;
 use crate::sync::{Handle, Instant, sleep_until, timeout_at};
 use crate::{
     AcquireOutcome, BootTime, Contention, ErrorCode, FenceToken, Guard, Lease, LockBackend, LockError, LockHandle,
-    LockId, Locker, Result, WakeHint, reaper, trace,
+    LockId, Locker, Result, WakeHint,
 };
 
 /// How far past the wall the attempt made *at* the wall may reach.
@@ -74,7 +76,7 @@ struct Acquisition<'a, F: FenceToken> {
     /// [`change_id`](Self::change_id).
     lock_id: LockId,
     /// When the first request left whose outcome nobody knows. While it is `Some`, this id may own the lock, so
-    /// whoever drops this value must hand the id to the reaper. Cleared only by an answer that settles it.
+    /// whoever drops this value must hand the id to the clean-up. Cleared only by an answer that settles it.
     unknown_since: Option<BootTime>,
     /// When the budget began, on the clock of timers.
     started: Instant,
@@ -326,7 +328,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
 
     fn reap(&mut self) {
         if let Some(sent) = self.unknown_since.take() {
-            reaper::reap(self.shared, self.runtime.as_ref(), self.lock_id.clone(), sent + self.plan.ttl.duration());
+            clean_up::reap(self.shared, self.runtime.as_ref(), self.lock_id.clone(), sent + self.plan.ttl.duration());
         }
     }
 

@@ -6,7 +6,8 @@
 use std::fmt;
 use std::ops::Deref;
 
-use crate::{Fence, FenceToken, LockHandle, LockId, ReleaseOutcome, Result, reaper};
+use crate::client::release::clean_up;
+use crate::{Fence, FenceToken, LockHandle, LockId, ReleaseOutcome, Result};
 
 /// The owner of a held lock: releases it when dropped.
 ///
@@ -51,7 +52,8 @@ impl<F: FenceToken> Guard<F> {
         if !held.begin_release() {
             return Ok(ReleaseOutcome::Absent(None));
         }
-        let outcome = reaper::release(&held.shared, &held.lock_id).await.map_err(|error| error.with_key(&held.key))?;
+        let outcome =
+            clean_up::release(&held.shared, &held.lock_id).await.map_err(|error| error.with_key(&held.key))?;
         held.end_release();
         Ok(outcome)
     }
@@ -63,7 +65,7 @@ impl<F: FenceToken> Guard<F> {
         if let Err(error) = self.release().await
             && !error.is_transient()
         {
-            reaper::report(&error, &held.key, &held.lock_id, held.on_release_error.as_ref());
+            clean_up::report(&error, &held.key, &held.lock_id, held.on_release_error.as_ref());
             held.end_release();
         }
     }
@@ -82,7 +84,7 @@ impl<F: FenceToken> Drop for Guard<F> {
         if held.process != std::process::id() || !held.begin_release() {
             return;
         }
-        reaper::release_dropped(&self.handle);
+        clean_up::release_dropped(&self.handle);
     }
 }
 

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::belief::{Belief, Granted, Noticed};
-use crate::heartbeat::Renewal;
+use crate::client::holding::belief::{Belief, Granted, Noticed};
+use crate::client::holding::heartbeat::Renewal;
+use crate::client::shared::Shared;
 use crate::seeded::{self, SeededBug};
-use crate::shared::Shared;
 use crate::sync::{Handle, Mutex, MutexGuard, Notify, sleep, timeout};
 use crate::{
     BootTime, ErrorCode, ExtendOutcome, Fence, FenceToken, HasFence, IntoTtl, Key, LockError, LockId, LossReason,
