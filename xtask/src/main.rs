@@ -129,7 +129,7 @@ fn run(task: Task) -> Result<ExitCode> {
 
 /// Optimised: the search visits millions of states.
 fn model(minutes: u64) -> Result<ExitCode> {
-    let mut command = cargo::command(["test", "--release", "--locked", "-p", "syncguard-soak", "--test", "model"]);
+    let mut command = cargo::command(["test", "--release", "--locked", "-p", "syncguard-soak", "--test", "behaviour"]);
     command.args(["--", "--nocapture", "keep_every_promise"]).env("SYNCGUARD_MODEL_MINUTES", minutes.to_string());
     let status = command.status().context("cannot run cargo test")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

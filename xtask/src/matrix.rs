@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::iter;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -60,6 +61,9 @@ const COLUMNS: [Column; 8] = [
         without: &[NO_TLS],
     },
 ];
+
+/// Where a backend's tests call the suite: `conformance::ARRANGEMENT::CASE`.
+const SUITE: &str = "conformance::";
 
 /// Passed and failed cases of one arrangement.
 type Results = BTreeMap<String, (u32, Vec<String>)>;
@@ -174,7 +178,7 @@ fn number_in(text: &str) -> Option<String> {
 
 /// The test programs by package: built once, as for all tests, and then run by themselves.
 fn build() -> Result<BTreeMap<String, PathBuf>> {
-    let arguments = ["test", "--workspace", "--all-features", "--locked", "--test", "conformance", "--no-run"];
+    let arguments = ["test", "--workspace", "--all-features", "--locked", "--test", "behaviour", "--no-run"];
     let mut command = cargo::command(arguments);
     let output = command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the conformance tests do not compile");
@@ -185,7 +189,7 @@ fn build() -> Result<BTreeMap<String, PathBuf>> {
             continue;
         };
         for package in [POSTGRES, REDIS] {
-            if message["target"]["name"] == "conformance" && is_of(id, package) {
+            if message["target"]["name"] == "behaviour" && is_of(id, package) {
                 programs.insert(package.to_owned(), PathBuf::from(program));
             }
         }
@@ -203,12 +207,14 @@ fn is_of(id: &str, package: &str) -> bool {
 /// that only waits for a busy machine says nothing of a version.
 fn run_suite(column: &Column, test: &Path, programs: Option<&Path>) -> Result<Results> {
     println!("\n{}", column.name);
-    let skipped = column.without.iter().flat_map(|(arrangement, _)| ["--skip".to_owned(), format!("{arrangement}::")]);
-    let mut results = run_cases(test, programs, &skipped.collect::<Vec<_>>())?;
+    let skipped =
+        column.without.iter().flat_map(|(arrangement, _)| ["--skip".to_owned(), format!("{SUITE}{arrangement}::")]);
+    let chosen: Vec<String> = iter::once(SUITE.to_owned()).chain(skipped).collect();
+    let mut results = run_cases(test, programs, &chosen)?;
     for (arrangement, (passed, failed)) in &mut results {
         let mut still_failed = Vec::new();
         for case in std::mem::take(failed) {
-            let again = run_cases(test, programs, &["--exact".to_owned(), format!("{arrangement}::{case}")])?;
+            let again = run_cases(test, programs, &["--exact".to_owned(), format!("{SUITE}{arrangement}::{case}")])?;
             match again.get(arrangement) {
                 Some((1, _)) => *passed += 1,
                 _ => still_failed.push(case),
@@ -248,7 +254,7 @@ fn run_cases(test: &Path, programs: Option<&Path>, arguments: &[String]) -> Resu
 /// Arrangement, case and whether it passed, from a line of the test program.
 fn parse(line: &str) -> Option<(&str, &str, bool)> {
     let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
-    let (arrangement, case) = name.split_once("::")?;
+    let (arrangement, case) = name.strip_prefix(SUITE)?.split_once("::")?;
     match outcome {
         "ok" => Some((arrangement, case, true)),
         "FAILED" => Some((arrangement, case, false)),
@@ -274,8 +280,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_test_program_are_counted_by_arrangement() {
-        assert_eq!(parse("test tcp::a_case ... ok"), Some(("tcp", "a_case", true)));
-        assert_eq!(parse("test tls::deep::case ... FAILED"), Some(("tls", "deep::case", false)));
+        assert_eq!(parse("test conformance::tcp::a_case ... ok"), Some(("tcp", "a_case", true)));
+        assert_eq!(parse("test conformance::tls::deep::case ... FAILED"), Some(("tls", "deep::case", false)));
         assert_eq!(parse("test result: ok. 3 passed"), None);
         assert_eq!(parse("running 3 tests"), None);
     }

@@ -30,35 +30,30 @@ const DECISIVE: [&str; 5] = [
 /// One arrangement of servers is enough: what differs between them is in other files than the operations.
 struct Judges {
     package: &'static str,
-    rounds: &'static [&'static [&'static str]],
+    /// Filters of nextest.
+    rounds: &'static [&'static str],
 }
 
 const JUDGES: [Judges; 5] = [
     Judges {
         package: "syncguard-core",
-        rounds: &[
-            &["--lib", "--test", "client", "--test", "promises"],
-            &["--test", "standby", "--test", "drops", "--test", "release_hooks", "--test", "telemetry"],
-        ],
+        rounds: &["kind(lib) or test(/^(client|promises)::/)", "test(/^(standby|drops|release_hooks|telemetry)::/)"],
     },
-    Judges { package: "syncguard-sqlite", rounds: &[&["--lib", "--test", "conformance"], &["--test", "behaviour"]] },
+    Judges {
+        package: "syncguard-sqlite",
+        rounds: &["kind(lib) or test(/^conformance::/)", "kind(test) and not test(/^conformance::/)"],
+    },
     Judges {
         package: "syncguard-redis",
-        rounds: &[
-            &["--lib", "--test", "conformance", "-E", "kind(lib) or test(/^single::/)"],
-            &["--test", "behaviour"],
-        ],
+        rounds: &["kind(lib) or test(/^conformance::single::/)", "kind(test) and not test(/^conformance::/)"],
     },
     Judges {
         package: "syncguard-postgres",
-        rounds: &[&["--lib", "--test", "conformance", "-E", "kind(lib) or test(/^tcp::/)"], &["--test", "behaviour"]],
+        rounds: &["kind(lib) or test(/^conformance::tcp::/)", "kind(test) and not test(/^conformance::/)"],
     },
     Judges {
         package: "syncguard-firestore",
-        rounds: &[
-            &["--lib", "--test", "conformance", "-E", "kind(lib) or test(/^hidane::/)"],
-            &["--test", "behaviour"],
-        ],
+        rounds: &["kind(lib) or test(/^conformance::hidane::/)", "kind(test) and not test(/^conformance::/)"],
     },
 ];
 
@@ -101,9 +96,8 @@ pub(crate) fn run(choice: &Choice) -> Result<ExitCode> {
         if number > 0 || choice.again {
             command.arg("--iterate");
         }
-        // What comes after `--` does not reach the build, which would then link every test of the package.
-        let (targets, filter) = tests.split_at(tests.iter().position(|word| *word == "-E").unwrap_or(tests.len()));
-        command.args(targets.iter().map(|word| format!("--cargo-arg={word}"))).arg("--").args(filter);
+        // What comes after `--` does not reach the build, which would then link every example of the package.
+        command.args(["--cargo-arg=--lib", "--cargo-arg=--test=behaviour", "--", "-E", tests]);
         let status = command.envs(servers.environment()).status();
         let code = status.context("cannot run cargo mutants")?.code();
         ensure!(matches!(code, Some(0 | UNNOTICED | TIMED_OUT)), "cargo mutants could not judge: {code:?}");
@@ -135,7 +129,7 @@ fn command(package: &str, files: &[String], choice: &Choice) -> Result<Command> 
 
 /// Which tests judge when all changes are compiled at once: a filter inside of the package that is changed. Without the
 /// cases that take long, or that a busy machine fails and only the core decides.
-const AT_ONCE: &str = "(kind(lib) or test(/^(sqlite|single|tcp|hidane)::/) or (package(syncguard-core) and kind(test))) \
+const AT_ONCE: &str = "(kind(lib) or test(/^conformance::(sqlite|single|tcp|hidane)::/) or (package(syncguard-core) and kind(test))) \
     and not test(/::.*(many_contended|never_both|many_cycles|under_load|crowd|deadline|longest_hold|delays_follow)/) \
     and not test(/::.*(several_keys|waiters|renewal_survives|guard_knows|every_poll|many_acquirers)/)";
 
@@ -152,22 +146,15 @@ fn at_once(files: &[String], choice: &Choice) -> Result<ExitCode> {
     std::fs::write(&changes, list.output().context("cannot list the changes")?.stdout)?;
     let mut tool = cargo::command(["build", "--manifest-path", "xtask/mutants/Cargo.toml", "--target-dir"]);
     ensure!(tool.arg(target.join("tool")).status()?.success(), "xtask/mutants does not compile");
-    // Cargo refuses a name that none of the packages has.
-    let is_core = |file: &String| file.starts_with("crates/core/");
-    let mut targets = if files.iter().all(is_core) { vec![] } else { vec!["conformance"] };
-    if files.iter().any(is_core) {
-        targets.extend(["client", "promises", "standby", "drops", "release_hooks", "telemetry"]);
-    }
     let servers = Servers::start()?;
     let mut command = Command::new(target.join("tool/debug/syncguard-mutants"));
-    command.arg(cargo::root()).arg(&changes).arg(target.join("tree")).args([AT_ONCE, "--lib"]);
-    command.args(targets.iter().flat_map(|target| ["--test", target]));
+    command.arg(cargo::root()).arg(&changes).arg(target.join("tree")).args([AT_ONCE, "--lib", "--test", "behaviour"]);
     command.env("NEXTEST_PROFILE", "mutants").envs(servers.environment());
     command.env("CARGO_TARGET_DIR", target.join("woven")).env("CARGO_PROFILE_DEV_DEBUG", "false");
     Ok(if command.status()?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn rounds(package: &str) -> Result<&'static [&'static [&'static str]]> {
+fn rounds(package: &str) -> Result<&'static [&'static str]> {
     let judges = JUDGES.iter().find(|judges| judges.package == package);
     Ok(judges.with_context(|| format!("it is not known which tests judge {package}: name them in JUDGES"))?.rounds)
 }

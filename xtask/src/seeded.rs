@@ -38,7 +38,7 @@ pub(crate) fn report(page: &str, sources: &Sources, tests: &[TestCase], seeded: 
 
 /// The code in which mistakes are planted by name.
 pub(crate) struct Sources {
-    /// `crates/conformance/tests/seeded.rs`
+    /// `crates/conformance/tests/behaviour/seeded.rs`
     pub(crate) core: String,
     /// `crates/conformance/src/impostors/flaw.rs`
     pub(crate) backend: String,
@@ -91,7 +91,7 @@ mod tests {
     fn sources() -> Sources {
         let read = |path: &str| std::fs::read_to_string(crate::cargo::root().join(path)).unwrap_or_default();
         Sources {
-            core: read("crates/conformance/tests/seeded.rs"),
+            core: read("crates/conformance/tests/behaviour/seeded.rs"),
             backend: read("crates/conformance/src/impostors/flaw.rs"),
         }
     }

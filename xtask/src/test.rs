@@ -93,7 +93,7 @@ impl Steps {
         if !self.scope.includes("syncguard-core") {
             return Ok(());
         }
-        let mut command = special_build(&self.scope, &["--test", "simulation", "--test", "seeded", "--", "caught"])?;
+        let mut command = special_build(&self.scope, &["--test", "behaviour", "--", "caught"])?;
         let mut passed = BTreeSet::new();
         let status = each_line(&mut command, |line| passed.extend(seeded::passed(line)))?;
         self.note("seeded bugs", status.success());
@@ -101,7 +101,7 @@ impl Steps {
         if self.scope.is_everything() {
             let read = |path: &str| fs::read_to_string(cargo::root().join(path)).with_context(|| path.to_owned());
             let sources = seeded::Sources {
-                core: read("crates/conformance/tests/seeded.rs")?,
+                core: read("crates/conformance/tests/behaviour/seeded.rs")?,
                 backend: read("crates/conformance/src/impostors/flaw.rs")?,
             };
             let (said, complete) = seeded::report(&read("docs/guarantees.md")?, &sources, tests, &passed);
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn examples_are_linked_only_for_who_asks_for_them() {
         assert!(!chooses_targets(&[]) && !chooses_targets(&["-E", "test(fence)", "--no-capture"]));
-        for chosen in [&["--test", "conformance"][..], &["--test=conformance"], &["--lib"], &["--all-targets"]] {
+        for chosen in [&["--test", "behaviour"][..], &["--test=behaviour"], &["--lib"], &["--all-targets"]] {
             assert!(chooses_targets(chosen), "{chosen:?}");
         }
     }

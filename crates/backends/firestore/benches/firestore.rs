@@ -7,7 +7,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod pessimistic;
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/behaviour/support/mod.rs"]
 mod support;
 
 use std::process::ExitCode;

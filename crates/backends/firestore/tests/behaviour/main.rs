@@ -1,13 +1,11 @@
-//! What does this backend promise beyond the contract?
+//! Does this backend keep the contract of all backends (`conformance`), and what does it promise beyond it?
 #![allow(clippy::unwrap_used)]
-
-#[path = "../support/mod.rs"]
-mod support;
 
 mod auth;
 mod calls;
 mod cleanup;
 mod clocks;
+mod conformance;
 mod connections;
 mod damage;
 mod duplicates;
@@ -18,4 +16,5 @@ mod layout;
 mod logs;
 mod network;
 mod races;
+mod support;
 mod wakes;

@@ -1,12 +1,10 @@
-//! What does this backend promise beyond the contract of all backends?
+//! Does this backend keep the contract of all backends (`conformance`), and what does it promise beyond it?
 //!
 //! One binary for all of it, because linking is what tests of a small crate wait for.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod boundary;
+mod conformance;
 mod crash;
 mod faults;
 mod health;
@@ -22,5 +20,6 @@ mod rights;
 mod schema;
 mod secrets;
 mod session;
+mod support;
 mod tls;
 mod wake;

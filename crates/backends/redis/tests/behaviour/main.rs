@@ -1,13 +1,11 @@
-//! What does this backend promise beyond the contract of all backends?
+//! Does this backend keep the contract of all backends (`conformance`), and what does it promise beyond it?
 //!
 //! One binary for all of it, because linking is what tests of a small crate wait for.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod access;
 mod cluster;
+mod conformance;
 mod contest;
 mod damage;
 mod faults;
@@ -20,5 +18,6 @@ mod logs;
 mod replicas;
 mod rights;
 mod sentinel;
+mod support;
 mod two_masters;
 mod wake;

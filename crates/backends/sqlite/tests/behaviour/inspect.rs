@@ -111,7 +111,7 @@ impl FirstVersion {
         let db = scene.sql();
         let (application, version) = (0x5347_4c4b, 1);
         db.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
-        db.execute_batch(include_str!("../support/first_version/schema.sql")).unwrap();
+        db.execute_batch(include_str!("support/first_version/schema.sql")).unwrap();
         db.pragma_update(None, "application_id", application).unwrap();
         db.pragma_update(None, "user_version", version).unwrap();
         std::fs::set_permissions(scene.path(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -120,33 +120,33 @@ impl FirstVersion {
 
     pub(super) fn take(&self, name: &str, lock_id: &LockId, label: Option<&str>) -> i64 {
         let name_of_counter = format!("fence:{name}");
-        let counter = include_str!("../support/first_version/counter.sql");
+        let counter = include_str!("support/first_version/counter.sql");
         let counter = self.0.prepare_cached(counter).unwrap().query_row([&name_of_counter], |row| row.get::<_, i64>(0));
         let fence = counter.unwrap_or(0) + 1;
-        let raise = include_str!("../support/first_version/raise_counter.sql");
+        let raise = include_str!("support/first_version/raise_counter.sql");
         self.0.prepare_cached(raise).unwrap().execute(params![name_of_counter, fence]).unwrap();
-        let take = include_str!("../support/first_version/take.sql");
+        let take = include_str!("support/first_version/take.sql");
         let row = params![name, lock_id.as_str(), FAR, FAR - 30_000, format!("{fence:015}"), name, label];
         assert_eq!(self.0.prepare_cached(take).unwrap().execute(row).unwrap(), 1);
         fence
     }
 
     fn renew(&self, name: &str, lock_id: &LockId) -> usize {
-        let renew = include_str!("../support/first_version/renew.sql");
+        let renew = include_str!("support/first_version/renew.sql");
         self.0.prepare_cached(renew).unwrap().execute(params![name, lock_id.as_str(), FAR + 5]).unwrap()
     }
 
     pub(super) fn free(&self, name: &str, lock_id: &LockId) -> usize {
-        let free = include_str!("../support/first_version/free.sql");
+        let free = include_str!("support/first_version/free.sql");
         self.0.prepare_cached(free).unwrap().execute(params![name, lock_id.as_str()]).unwrap()
     }
 
     /// Lock id and label, found by the key and by the id.
     fn look(&self, name: &str) -> (String, Option<String>) {
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(1)?, row.get(6)?));
-        let by_key = include_str!("../support/first_version/lock_of_key.sql");
+        let by_key = include_str!("support/first_version/lock_of_key.sql");
         let by_key: (String, Option<String>) = self.0.prepare_cached(by_key).unwrap().query_row([name], read).unwrap();
-        let by_id = include_str!("../support/first_version/lock_of_id.sql");
+        let by_id = include_str!("support/first_version/lock_of_id.sql");
         let by_id = self.0.prepare_cached(by_id).unwrap().query_row([&by_key.0], read).unwrap();
         assert_eq!(by_key, by_id);
         by_key

@@ -1,10 +1,8 @@
-//! What does this backend promise beyond the contract?
+//! Does this backend keep the contract of all backends (`conformance`), and what does it promise beyond it?
 #![allow(clippy::unwrap_used)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod clock;
+mod conformance;
 mod crash;
 mod files;
 mod inspect;
@@ -14,4 +12,5 @@ mod logs;
 mod processes;
 mod reserve;
 mod sharing;
+mod support;
 mod users;

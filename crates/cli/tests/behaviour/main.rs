@@ -1,0 +1,25 @@
+//! Does the real command do what its pages say?
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod breaking;
+mod configuration;
+mod documentation;
+mod exit_codes;
+mod fence;
+mod handles;
+mod help;
+mod jobs;
+mod keeping;
+mod listing;
+mod loss;
+mod readme;
+mod recipes;
+mod schema;
+mod secrets;
+mod signals;
+mod stalls;
+mod support;
+mod terminal;
+mod trees;
+mod waiting;
+mod watching;

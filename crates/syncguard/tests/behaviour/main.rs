@@ -1,0 +1,9 @@
+//! Does the facade give what it says?
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod allocations;
+mod anatomy;
+mod blocking;
+mod examples;
+mod open;
+mod waiters;
