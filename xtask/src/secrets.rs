@@ -12,7 +12,7 @@ use crate::junit::TestCase;
 pub(crate) const WORD: &str = "canary";
 
 /// Runs the impostor that shows raw names, and prints how it was caught.
-const LEAKS_ON_PURPOSE: &str = "every_impostor_fails_at_its_named_case_and_the_honest_one_passes_it";
+const LEAKS_ON_PURPOSE: &str = "impostors::every_impostor_fails_at_its_named_case_and_the_honest_one_passes_it";
 
 /// What is said about secrets, and whether they were kept.
 pub(crate) fn report(tests: &[TestCase], bytes: usize) -> (String, bool) {

@@ -181,13 +181,11 @@ impl<B> Faulty<B> {
 }
 
 impl<B: LockBackend> LockBackend for Faulty<B> {
-    type Fence = B::Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
 
-    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome<B::Fence>> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
         self.through(Operation::Acquire, self.inner.acquire(request)).await
     }
 
@@ -203,7 +201,7 @@ impl<B: LockBackend> LockBackend for Faulty<B> {
         self.through(Operation::IsLocked, self.inner.is_locked(key)).await
     }
 
-    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>> {
+    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
         self.through(Operation::Lookup, self.inner.lookup(query)).await
     }
 
@@ -219,7 +217,7 @@ impl<B: LockBackend> LockBackend for Faulty<B> {
         self.inner.health().await
     }
 
-    fn inspector(&self) -> Option<Inspector<B::Fence>> {
+    fn inspector(&self) -> Option<Inspector> {
         self.inner.inspector()
     }
 

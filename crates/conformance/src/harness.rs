@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use syncguard_core::{Fence, Key, LockBackend};
+use syncguard_core::{Key, LockBackend};
 
 /// One fresh namespace (prefix, tables, collections, file) on a storage under test.
 ///
@@ -16,7 +16,7 @@ use syncguard_core::{Fence, Key, LockBackend};
 /// time against one server. Implementations may write the methods as plain `async fn`.
 pub trait Harness: Send + Sync + Sized + 'static {
     /// The backend under test.
-    type Backend: LockBackend<Fence = Fence>;
+    type Backend: LockBackend;
 
     /// A new client on this harness's namespace. Called several times: the clients must see the same locks.
     fn backend(&self) -> impl Future<Output = Self::Backend> + Send;

@@ -91,8 +91,6 @@ impl Foreign {
 }
 
 impl LockBackend for Foreign {
-    type Fence = syncguard_core::Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.memory.capabilities()
     }

@@ -209,8 +209,6 @@ fn scripted(code: ErrorCode) -> LockError {
 }
 
 impl LockBackend for ScriptedBackend {
-    type Fence = syncguard_core::Fence;
-
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("scripted", self.memory.capabilities().time_authority)
     }

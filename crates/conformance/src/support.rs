@@ -37,7 +37,7 @@ pub(crate) struct Held {
 /// One attempt with a fresh lock id.
 pub(crate) async fn attempt<B>(backend: &B, key: &Key, ttl: Ttl) -> Result<Result<Held, Contention>>
 where
-    B: LockBackend<Fence = Fence>,
+    B: LockBackend,
 {
     let lock_id = backend.new_lock_id(key);
     attempt_as(backend, key, &lock_id, ttl).await
@@ -51,7 +51,7 @@ pub(crate) async fn attempt_as<B>(
     ttl: Ttl,
 ) -> Result<Result<Held, Contention>>
 where
-    B: LockBackend<Fence = Fence>,
+    B: LockBackend,
 {
     Ok(match backend.acquire(AcquireRequest::new(key, lock_id, ttl)).await? {
         AcquireOutcome::Acquired(Lease { fence, expires_at, .. }) => {
@@ -62,32 +62,32 @@ where
 }
 
 /// Takes a lock that must be free.
-pub(crate) async fn take<B: LockBackend<Fence = Fence>>(backend: &B, key: &Key, ttl: Ttl) -> Held {
+pub(crate) async fn take<B: LockBackend>(backend: &B, key: &Key, ttl: Ttl) -> Held {
     let answer = attempt(backend, key, ttl).await.expect("acquire answers");
     answer.expect("the lock is free, so acquire succeeds")
 }
 
 /// Checks that somebody else holds the lock.
-pub(crate) async fn assert_contended<B: LockBackend<Fence = Fence>>(backend: &B, key: &Key) {
+pub(crate) async fn assert_contended<B: LockBackend>(backend: &B, key: &Key) {
     let answer = attempt(backend, key, LONG).await.expect("acquire answers");
     assert!(answer.is_err(), "a held lock was granted again: {answer:?}");
 }
 
 /// Gives back a lock that must still be held.
-pub(crate) async fn give_back<B: LockBackend<Fence = Fence>>(backend: &B, held: &Held) {
+pub(crate) async fn give_back<B: LockBackend>(backend: &B, held: &Held) {
     let outcome = backend.release(&held.lock_id).await.expect("release answers");
     assert!(outcome.is_released(), "a held lock could not be released: {outcome:?}");
 }
 
-pub(crate) async fn release<B: LockBackend<Fence = Fence>>(backend: &B, held: &Held) -> bool {
+pub(crate) async fn release<B: LockBackend>(backend: &B, held: &Held) -> bool {
     backend.release(&held.lock_id).await.expect("release answers").is_released()
 }
 
-pub(crate) async fn extend<B: LockBackend<Fence = Fence>>(backend: &B, held: &Held, ttl: Ttl) -> bool {
+pub(crate) async fn extend<B: LockBackend>(backend: &B, held: &Held, ttl: Ttl) -> bool {
     backend.extend(&held.lock_id, ttl).await.expect("extend answers").is_extended()
 }
 
-pub(crate) async fn is_locked<B: LockBackend<Fence = Fence>>(backend: &B, key: &Key) -> bool {
+pub(crate) async fn is_locked<B: LockBackend>(backend: &B, key: &Key) -> bool {
     backend.is_locked(key).await.expect("is_locked answers")
 }
 
@@ -97,13 +97,13 @@ pub(crate) struct BackendClock {
 }
 
 impl BackendClock {
-    pub(crate) async fn start<B: LockBackend<Fence = Fence>>(backend: &B) -> Self {
+    pub(crate) async fn start<B: LockBackend>(backend: &B) -> Self {
         let key = key("the lock by which a case reads the clock");
         take(backend, &key, ttl(3_600_000)).await;
         Self { key }
     }
 
-    pub(crate) async fn now<B: LockBackend<Fence = Fence>>(&self, backend: &B) -> Timestamp {
+    pub(crate) async fn now<B: LockBackend>(&self, backend: &B) -> Timestamp {
         let info = backend.lookup(Lookup::Key(&self.key)).await.expect("lookup answers");
         info.expect("the clock's own lock is alive").observed_at
     }
@@ -121,7 +121,7 @@ impl BackendClock {
         }
     }
 
-    pub(crate) async fn is_before<B: LockBackend<Fence = Fence>>(&self, backend: &B, moment: Timestamp) -> bool {
+    pub(crate) async fn is_before<B: LockBackend>(&self, backend: &B, moment: Timestamp) -> bool {
         self.now(backend).await < moment
     }
 }

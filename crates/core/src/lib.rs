@@ -93,10 +93,7 @@ pub use memory::MemoryBackend;
 pub use time::{BootTime, Clock, SystemClock, Timestamp, TokioClock};
 pub use tokio_util::sync::CancellationToken;
 pub use wake::{WakeHint, WakeHub};
-pub use words::{
-    ErrorCode, Fence, FenceToken, HasFence, HashId, IntoKey, IntoLabel, IntoTtl, Key, LockError, LockId, Result, Ttl,
-    Unfenced, time,
-};
+pub use words::{ErrorCode, Fence, HashId, IntoKey, IntoLabel, IntoTtl, Key, LockError, LockId, Result, Ttl, time};
 
 /// The examples of the package's front page.
 #[cfg(doctest)]

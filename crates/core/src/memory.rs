@@ -170,8 +170,6 @@ fn answer_held(held: &Stored, asking: &LockId, now: Timestamp) -> AcquireOutcome
 }
 
 impl LockBackend for MemoryBackend {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("memory", TimeAuthority::Server)
     }

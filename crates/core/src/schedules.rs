@@ -92,8 +92,6 @@ impl Watched {
 }
 
 impl LockBackend for Watched {
-    type Fence = crate::Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.storage.capabilities()
     }

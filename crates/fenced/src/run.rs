@@ -3,7 +3,7 @@
 //! [`RunFenced::run_fenced`] takes the lock, opens a transaction that has accepted the lock's fence, hands it to the
 //! work and commits. The caller can neither forget the check nor use the fence of another lock.
 
-use syncguard_core::{Fence, HasFence, Key, LockRequest};
+use syncguard_core::{Fence, Key, LockRequest};
 
 use crate::{FenceError, Result};
 
@@ -51,7 +51,7 @@ pub trait RunFenced {
     ) -> impl Future<Output = Result<T, E>>;
 }
 
-impl<F: HasFence> RunFenced for LockRequest<F> {
+impl RunFenced for LockRequest {
     async fn run_fenced<'g, G: Gate, T, E: From<FenceError>>(
         self,
         gate: &'g mut G,

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use syncguard::telemetry::LockEvent;
 use syncguard::{
-    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Key, LockBackend,
-    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, HealthReport, Key, LockBackend, LockError,
+    LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl, WakeHint,
 };
 
 use crate::history::{Answer, Call, Recorder, What};
@@ -55,9 +55,7 @@ fn failed(error: &LockError) -> Answer {
     if error.is_ambiguous() { Answer::Unknown } else { Answer::Refused }
 }
 
-impl<B: LockBackend<Fence = Fence>> LockBackend for Recorded<B> {
-    type Fence = Fence;
-
+impl<B: LockBackend> LockBackend for Recorded<B> {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -48,8 +48,6 @@ impl MapBackend {
 }
 
 impl LockBackend for MapBackend {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("map", TimeAuthority::Server)
     }

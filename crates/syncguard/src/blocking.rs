@@ -32,8 +32,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use syncguard_core::{
-    AnyBackend, ExtendOutcome, Fence, FenceToken, IntoKey, IntoLabel, IntoTtl, LockBackend, LockError, LockHandle,
-    LockId, LockInfo, LossReason, ReleaseOutcome, Report, Result,
+    AnyBackend, ExtendOutcome, IntoKey, IntoLabel, IntoTtl, LockBackend, LockError, LockHandle, LockId, LockInfo,
+    LossReason, ReleaseOutcome, Report, Result,
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -64,33 +64,28 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
 }
 
 /// The entrance: makes lock requests against one backend. Cheap to clone; clones share the backend.
-pub struct Locker<F: FenceToken = Fence>(syncguard_core::Locker<F>);
+#[derive(Clone)]
+pub struct Locker(syncguard_core::Locker);
 
-impl<F: FenceToken> Clone for Locker<F> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<F: FenceToken> fmt::Debug for Locker<F> {
+impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
     }
 }
 
-impl<F: FenceToken> Locker<F> {
+impl Locker {
     /// Makes a locker with default settings.
-    pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
+    pub fn new(backend: impl LockBackend) -> Self {
         Self(syncguard_core::Locker::new(backend))
     }
 
     /// Returns the backend behind it.
-    pub fn backend(&self) -> &AnyBackend<F> {
+    pub fn backend(&self) -> &AnyBackend {
         self.0.backend()
     }
 
     /// Starts a request for one key. A bad key surfaces when the request is used, before any I/O.
-    pub fn lock(&self, key: impl IntoKey) -> LockRequest<F> {
+    pub fn lock(&self, key: impl IntoKey) -> LockRequest {
         LockRequest(self.0.lock(key))
     }
 
@@ -106,7 +101,7 @@ impl<F: FenceToken> Locker<F> {
     ///
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
-    pub fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo<F>>> {
+    pub fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo>> {
         block_on(self.0.inspect(key))?
     }
 
@@ -141,9 +136,9 @@ impl<F: FenceToken> Locker<F> {
 /// [`run`](Self::run).
 #[must_use = "a request does nothing until it is used"]
 #[derive(Clone)]
-pub struct LockRequest<F: FenceToken = Fence>(syncguard_core::LockRequest<F>);
+pub struct LockRequest(syncguard_core::LockRequest);
 
-impl<F: FenceToken> LockRequest<F> {
+impl LockRequest {
     /// Sets the length of the lease. Default 30 s.
     pub fn ttl(self, ttl: impl IntoTtl) -> Self {
         Self(self.0.ttl(ttl))
@@ -189,7 +184,7 @@ impl<F: FenceToken> LockRequest<F> {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for bad settings and inside an async context, otherwise
     /// what the backend reports.
-    pub fn try_acquire(self) -> Result<Option<Guard<F>>> {
+    pub fn try_acquire(self) -> Result<Option<Guard>> {
         Ok(block_on(self.0.try_acquire())??.map(Guard))
     }
 
@@ -198,7 +193,7 @@ impl<F: FenceToken> LockRequest<F> {
     /// # Errors
     /// [`AcquisitionTimeout`](crate::ErrorCode::AcquisitionTimeout) when somebody else held it for the whole budget;
     /// otherwise as [`try_acquire`](Self::try_acquire).
-    pub fn acquire(self) -> Result<Guard<F>> {
+    pub fn acquire(self) -> Result<Guard> {
         block_on(self.0.acquire())?.map(Guard)
     }
 
@@ -211,7 +206,7 @@ impl<F: FenceToken> LockRequest<F> {
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when the lock did not last as long
     /// as the work.
-    pub fn run<T>(self, work: impl FnOnce(&LockHandle<F>) -> T) -> Result<T> {
+    pub fn run<T>(self, work: impl FnOnce(&LockHandle) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let value = work(&guard);
         guard.check()?;
@@ -222,7 +217,7 @@ impl<F: FenceToken> LockRequest<F> {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
-    pub fn run_and_report<T>(self, work: impl FnOnce(&LockHandle<F>) -> T) -> Result<Report<T>> {
+    pub fn run_and_report<T>(self, work: impl FnOnce(&LockHandle) -> T) -> Result<Report<T>> {
         let guard = self.acquire()?;
         let value = work(&guard);
         let loss = guard.loss();
@@ -234,9 +229,9 @@ impl<F: FenceToken> LockRequest<F> {
 ///
 /// Everything that can be asked without waiting is on [`LockHandle`], to which this derefs.
 #[must_use = "a dropped guard releases its lock at once; bind it to a name (not to `_`)"]
-pub struct Guard<F: FenceToken = Fence>(syncguard_core::Guard<F>);
+pub struct Guard(syncguard_core::Guard);
 
-impl<F: FenceToken> Guard<F> {
+impl Guard {
     /// Gives the lock back. A second release answers [`Absent`](ReleaseOutcome::Absent) without asking the backend.
     ///
     /// # Errors
@@ -262,7 +257,7 @@ impl<F: FenceToken> Guard<F> {
     }
 }
 
-impl<F: FenceToken> Drop for Guard<F> {
+impl Drop for Guard {
     fn drop(&mut self) {
         // A failure here is not silent: the drop of the guard inside tries again in the background and tells the hook.
         // Inside an async context nothing may block, and that background release is all there is.
@@ -270,15 +265,15 @@ impl<F: FenceToken> Drop for Guard<F> {
     }
 }
 
-impl<F: FenceToken> Deref for Guard<F> {
-    type Target = LockHandle<F>;
+impl Deref for Guard {
+    type Target = LockHandle;
 
-    fn deref(&self) -> &LockHandle<F> {
+    fn deref(&self) -> &LockHandle {
         &self.0
     }
 }
 
-impl<F: FenceToken> fmt::Debug for Guard<F> {
+impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
     }

@@ -83,7 +83,6 @@
 //! | `fenced-http`, `fenced-object` | the same for HTTP services (tower) and object stores |
 //! | `fenced-sqlx` | the same for transactions of sqlx on `PostgreSQL`; needs Rust 1.94 |
 //! | `tracing`, `metrics` | warnings and events; histograms and counters |
-//! | `postgres-types`, `sqlx` | a fence as a `bigint` of tokio-postgres, and of sqlx (Rust 1.94) |
 //! | `full` | `sqlite`, `redis`, `postgres`, `firestore`, `blocking`, `fenced`, `tracing` and `metrics` |
 //!
 //! Rust 1.89 or newer, where the table says no more. Tested on Linux. On macOS the sqlite backend notices another

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use syncguard_core::{AcquireRequest, Fence, Inspector, Key, ListRequest, LockBackend, Ttl};
+use syncguard_core::{AcquireRequest, Inspector, Key, ListRequest, LockBackend, Ttl};
 use syncguard_testkit::bench::{Figure, Report};
 
 /// Prints and notes the figures, under the name of a setting if the storage has several. `onlooker` is another client
 /// than the one that locks; `pairs` measures pairs per second of so many tasks.
-pub(crate) async fn report<B: LockBackend<Fence = Fence> + Clone>(
+pub(crate) async fn report<B: LockBackend + Clone>(
     backend: &B,
     onlooker: &Inspector,
     (locks, rounds): (usize, usize),
@@ -71,7 +71,7 @@ async fn in_turn(onlooker: &Inspector, rounds: usize, pairs: impl AsyncFn() -> f
     (without, with)
 }
 
-async fn fill<B: LockBackend<Fence = Fence> + Clone>(backend: &B, locks: usize) {
+async fn fill<B: LockBackend + Clone>(backend: &B, locks: usize) {
     let day = Ttl::from_millis(86_400_000).unwrap();
     let tasks = (0..64).map(|task| {
         let backend = backend.clone();

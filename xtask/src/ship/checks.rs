@@ -20,7 +20,7 @@ const OLDEST: [(&str, &str, &str); 4] = [
     (
         "1.88",
         "syncguard-core syncguard-conformance syncguard-redis syncguard-postgres",
-        "syncguard-core/tracing syncguard-core/metrics syncguard-core/tls syncguard-core/postgres-types \
+        "syncguard-core/tracing syncguard-core/metrics syncguard-core/tls \
          syncguard-redis/client syncguard-postgres/deadpool syncguard-postgres/transaction",
     ),
     (
@@ -30,7 +30,7 @@ const OLDEST: [(&str, &str, &str); 4] = [
          syncguard/metrics syncguard-fenced/suite",
     ),
     ("1.91", "syncguard syncguard-cli", "syncguard/full syncguard-cli/full"),
-    ("1.94", "syncguard", "syncguard/full syncguard/sqlx syncguard/fenced-sqlx"),
+    ("1.94", "syncguard", "syncguard/full syncguard/fenced-sqlx"),
 ];
 
 /// `cargo check` of every crate with the oldest compiler that it names.

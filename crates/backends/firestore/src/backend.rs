@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 
 use syncguard_core::listener::stagger::Window;
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Inspector, Key,
-    LockBackend, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, HealthReport, Inspector, Key, LockBackend,
+    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::FirestoreBuilder;
@@ -77,8 +77,6 @@ impl FirestoreBackend {
 }
 
 impl LockBackend for FirestoreBackend {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("firestore", TimeAuthority::Client)
     }

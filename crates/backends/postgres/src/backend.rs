@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Inspector, Key, LockBackend,
-    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, HealthReport, Inspector, Key, LockBackend, LockId,
+    LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -160,8 +160,6 @@ impl PostgresBackend {
 }
 
 impl LockBackend for PostgresBackend {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("postgres", TimeAuthority::Server)
     }

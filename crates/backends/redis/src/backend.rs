@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use syncguard_core::inspect::Pace;
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, HealthReport, Inspector, Key, LockBackend,
-    LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, HealthReport, Inspector, Key, LockBackend, LockId,
+    LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::{RedisAddress, RedisBuilder};
@@ -124,8 +124,6 @@ fn warn_of_plaintext(options: &RedisBuilder) {
 }
 
 impl LockBackend for RedisBackend {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("redis", TimeAuthority::Server)
     }
@@ -164,7 +162,7 @@ impl LockBackend for RedisBackend {
     }
 
     /// None on a connection that was brought along: it cannot be asked which servers there are.
-    fn inspector(&self) -> Option<Inspector<Fence>> {
+    fn inspector(&self) -> Option<Inspector> {
         (!matches!(*self.0.router, Router::Given(_))).then(|| Inspector::new(self.clone()))
     }
 

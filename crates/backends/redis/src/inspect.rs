@@ -9,8 +9,8 @@ use std::hash::{Hash, Hasher};
 
 use redis::{Cmd, Pipeline, ServerErrorKind, Value};
 use syncguard_core::{
-    AskOutcome, Counts, Cursor, ErrorCode, Fence, Inspect, ListRequest, LockError, LockId, LockInfo, Page, Result,
-    Timestamp, WakeHint,
+    AskOutcome, Counts, Cursor, ErrorCode, Inspect, ListRequest, LockError, LockId, LockInfo, Page, Result, Timestamp,
+    WakeHint,
 };
 use tokio::time::Instant;
 
@@ -56,7 +56,7 @@ struct Place {
 }
 
 impl Operations {
-    pub(crate) async fn list(&self, request: ListRequest<'_>) -> Result<Page<Fence>> {
+    pub(crate) async fn list(&self, request: ListRequest<'_>) -> Result<Page> {
         let masters = self.router.masters().await.map_err(CallError::into_lock_error)?;
         let place = match request.cursor {
             None => Place { server: 0, cursor: scan::START.to_owned() },

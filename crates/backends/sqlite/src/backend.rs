@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, Fence, HealthReport, Inspector, Key,
-    LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
+    AcquireOutcome, AcquireRequest, Capabilities, Clock, ExtendOutcome, HealthReport, Inspector, Key, LockBackend,
+    LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
 
 use crate::builder::SqliteBuilder;
@@ -91,8 +91,6 @@ pub(crate) fn crossed() -> LockError {
 }
 
 impl LockBackend for SqliteBackend {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("sqlite", TimeAuthority::Server)
     }

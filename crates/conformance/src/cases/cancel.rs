@@ -33,7 +33,7 @@ pub(super) async fn dropped_after<T>(polls: u32, call: impl Future<Output = T>) 
 }
 
 /// A full cycle on a key of its own, every answer checked: nothing is out of step.
-async fn assert_in_step<B: LockBackend<Fence = Fence>>(backend: &B, name: &str) {
+async fn assert_in_step<B: LockBackend>(backend: &B, name: &str) {
     let key = key(name);
     let held = take(backend, &key, LONG).await;
     let info = backend.lookup(Lookup::LockId(&held.lock_id)).await.expect("lookup answers").expect("held");

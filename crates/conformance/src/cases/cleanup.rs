@@ -4,13 +4,13 @@
 //! 1000). Storages that forget dead locks by themselves purge nothing, and that is right too.
 
 use syncguard_core::time::CLEANUP_GUARD_MS;
-use syncguard_core::{Fence, LockBackend, Lookup};
+use syncguard_core::{LockBackend, Lookup};
 
 use crate::Harness;
 use crate::runner::skip;
 use crate::support::{BackendClock, Held, LONG, after, give_back, is_locked, key, promptly, take, ttl};
 
-async fn purge<B: LockBackend<Fence = Fence>>(backend: &B) -> u64 {
+async fn purge<B: LockBackend>(backend: &B) -> u64 {
     backend.purge_expired().await.expect("purge answers")
 }
 

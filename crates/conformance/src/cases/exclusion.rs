@@ -172,7 +172,7 @@ struct Worker<B> {
     left: Arc<AtomicU32>,
 }
 
-impl<B: LockBackend<Fence = Fence>> Worker<B> {
+impl<B: LockBackend> Worker<B> {
     async fn work(self) {
         let mut misses = 0;
         while self.left.load(Ordering::SeqCst) > 0 {
@@ -233,7 +233,7 @@ struct Boundary<B> {
     trial: u32,
 }
 
-impl<B: LockBackend<Fence = Fence>> Boundary<B> {
+impl<B: LockBackend> Boundary<B> {
     /// Fires both requests around the end; whether extend and whether acquire succeeded.
     async fn fire(self, key: Key, held: Held, now: Timestamp) -> (bool, bool) {
         let end = free_in(held.expires_at, now);

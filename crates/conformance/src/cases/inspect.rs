@@ -18,7 +18,7 @@ use crate::{Harness, Poison, Unsupported};
 const SOON: Duration = Duration::from_secs(10);
 
 /// The ability of this backend. Without it the case is skipped.
-fn inspector<B: LockBackend<Fence = Fence>>(backend: &B, case: &str) -> Option<Inspector> {
+fn inspector<B: LockBackend>(backend: &B, case: &str) -> Option<Inspector> {
     let inspector = backend.inspector();
     if inspector.is_none() {
         skip(case, &Unsupported::because("this backend cannot be inspected"));
@@ -51,7 +51,7 @@ async fn listed(inspector: &Inspector, key: &Key) -> Option<LockInfo> {
     list(inspector, key.as_str(), 500).await.into_iter().find(|info| info.reveal().key == key)
 }
 
-async fn seen<B: LockBackend<Fence = Fence>>(backend: &B, key: &Key) -> LockInfo {
+async fn seen<B: LockBackend>(backend: &B, key: &Key) -> LockInfo {
     backend.lookup(Lookup::Key(key)).await.expect("lookup answers").expect("the lock is held")
 }
 
@@ -148,7 +148,7 @@ pub async fn inspecting_changes_nothing<H: Harness>(h: &H) {
     give_back(&backend, &held).await;
 }
 
-async fn take_labelled<B: LockBackend<Fence = Fence>>(backend: &B, key: &Key, label: &Label, millis: i64) -> Held {
+async fn take_labelled<B: LockBackend>(backend: &B, key: &Key, label: &Label, millis: i64) -> Held {
     let lock_id = backend.new_lock_id(key);
     let request = AcquireRequest::new(key, &lock_id, ttl(millis)).with_label(Some(label));
     match backend.acquire(request).await.expect("acquire answers") {
@@ -187,7 +187,7 @@ pub async fn a_label_is_shown_and_not_with_the_next_holder<H: Harness>(h: &H) {
     }
 }
 
-async fn renew<B: LockBackend<Fence = Fence>>(backend: &B, lock_id: &LockId) -> Extension {
+async fn renew<B: LockBackend>(backend: &B, lock_id: &LockId) -> Extension {
     match backend.extend(lock_id, LONG).await.expect("extend answers") {
         ExtendOutcome::Extended(extension) => extension,
         ExtendOutcome::Absent(_) => panic!("a held lock could not be extended"),

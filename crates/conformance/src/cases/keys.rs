@@ -27,7 +27,7 @@ async fn full_cycles<H: Harness>(h: &H, names: &[&str]) {
     }
 }
 
-async fn full_cycle<B: LockBackend<Fence = syncguard_core::Fence>>(backend: &B, key: &Key) {
+async fn full_cycle<B: LockBackend>(backend: &B, key: &Key) {
     let held = take(backend, key, LONG).await;
     assert!(is_locked(backend, key).await);
     assert_contended(backend, key).await;

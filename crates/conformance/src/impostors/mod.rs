@@ -234,8 +234,6 @@ impl Impostor {
 }
 
 impl LockBackend for Impostor {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("impostor", TimeAuthority::Server)
     }

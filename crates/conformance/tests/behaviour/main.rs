@@ -3,6 +3,5 @@
 
 mod conformance;
 mod crowd;
-mod fencing;
 mod impostors;
 mod seeded;

@@ -7,9 +7,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use crate::client::wrapped::settings_of_the_wrapped_request;
-use crate::{
-    Fence, FenceToken, Guard, HasFence, LockHandle, LockInfo, LockRequest, Lookup, OnLost, ReleaseOutcome, Result,
-};
+use crate::{Fence, Guard, LockHandle, LockInfo, LockRequest, Lookup, OnLost, ReleaseOutcome, Result};
 
 /// An election for one key. Make it with [`Locker::elect`](crate::Locker::elect).
 ///
@@ -27,13 +25,13 @@ use crate::{
 /// ```
 #[must_use = "an election does nothing until somebody campaigns"]
 #[derive(Clone)]
-pub struct Election<F: FenceToken = Fence> {
-    request: LockRequest<F>,
+pub struct Election {
+    request: LockRequest,
     on_lost: OnLost,
 }
 
-impl<F: FenceToken> Election<F> {
-    pub(crate) fn new(request: LockRequest<F>) -> Self {
+impl Election {
+    pub(crate) fn new(request: LockRequest) -> Self {
         let request = request.ttl(Duration::from_secs(15)).wait_forever().keep_alive();
         Self { request, on_lost: OnLost::default() }
     }
@@ -47,7 +45,7 @@ impl<F: FenceToken> Election<F> {
     ///
     /// # Cancel safety
     /// Dropping the future ends the campaign, and nothing is left of it.
-    pub async fn campaign(&self) -> Result<Leadership<F>> {
+    pub async fn campaign(&self) -> Result<Leadership> {
         Ok(Leadership { guard: self.request.clone().acquire().await? })
     }
 
@@ -64,7 +62,7 @@ impl<F: FenceToken> Election<F> {
     /// Dropping the future drops the work and resigns in the background.
     pub async fn lead<Work, Running>(&self, mut work: Work) -> Result<Running::Output>
     where
-        Work: FnMut(LockHandle<F>) -> Running,
+        Work: FnMut(LockHandle) -> Running,
         Running: Future,
     {
         loop {
@@ -88,7 +86,7 @@ impl<F: FenceToken> Election<F> {
     ///
     /// # Errors
     /// What the backend reports.
-    pub async fn observe(&self) -> Result<Option<LockInfo<F>>> {
+    pub async fn observe(&self) -> Result<Option<LockInfo>> {
         self.request.locker().0.lookup(Lookup::Key(self.request.key()?)).await
     }
 }
@@ -96,16 +94,13 @@ impl<F: FenceToken> Election<F> {
 /// A leadership that is held. Dropping it resigns.
 #[must_use = "a dropped leadership is resigned"]
 #[derive(Debug)]
-pub struct Leadership<F: FenceToken = Fence> {
-    guard: Guard<F>,
+pub struct Leadership {
+    guard: Guard,
 }
 
-impl<F: FenceToken> Leadership<F> {
+impl Leadership {
     /// Returns the term: the fence of this leadership, higher than that of every leader before.
-    pub fn term(&self) -> Fence
-    where
-        F: HasFence,
-    {
+    pub fn term(&self) -> Fence {
         self.guard.fence()
     }
 
@@ -118,10 +113,10 @@ impl<F: FenceToken> Leadership<F> {
     }
 }
 
-impl<F: FenceToken> Deref for Leadership<F> {
-    type Target = LockHandle<F>;
+impl Deref for Leadership {
+    type Target = LockHandle;
 
-    fn deref(&self) -> &LockHandle<F> {
+    fn deref(&self) -> &LockHandle {
         &self.guard
     }
 }

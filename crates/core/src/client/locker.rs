@@ -12,8 +12,8 @@ use crate::client::shared::Shared;
 use crate::election::Election;
 use crate::time::Clock;
 use crate::{
-    AnyBackend, ExtendOutcome, Fence, FenceToken, IntoKey, IntoTtl, Key, LockBackend, LockError, LockId, LockInfo,
-    LockRequest, Lookup, ReleaseOutcome, Result,
+    AnyBackend, ExtendOutcome, IntoKey, IntoTtl, Key, LockBackend, LockError, LockId, LockInfo, LockRequest, Lookup,
+    ReleaseOutcome, Result,
 };
 
 /// Called when a release did not succeed. The lock then ends with its lease.
@@ -35,44 +35,39 @@ pub type ReleaseErrorHook = Arc<dyn Fn(&LockError, &Key, &LockId) + Send + Sync>
 /// # Ok(())
 /// # }
 /// ```
-pub struct Locker<F: FenceToken = Fence>(pub(crate) Arc<Shared<F>>);
+#[derive(Clone)]
+pub struct Locker(pub(crate) Arc<Shared>);
 
-impl<F: FenceToken> Clone for Locker<F> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<F: FenceToken> fmt::Debug for Locker<F> {
+impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Locker").field(&self.0.backend).finish()
     }
 }
 
-impl<F: FenceToken> Locker<F> {
+impl Locker {
     /// Makes a locker with default settings.
-    pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
+    pub fn new(backend: impl LockBackend) -> Self {
         Self::builder(backend).build()
     }
 
     /// Starts a locker with its own clock or release-error hook.
-    pub fn builder(backend: impl LockBackend<Fence = F>) -> LockerBuilder<F> {
+    pub fn builder(backend: impl LockBackend) -> LockerBuilder {
         let clock = backend.clock();
         LockerBuilder { backend: AnyBackend::new(backend), clock, on_release_error: None }
     }
 
     /// Returns the backend behind it, for operations that need no client.
-    pub fn backend(&self) -> &AnyBackend<F> {
+    pub fn backend(&self) -> &AnyBackend {
         &self.0.backend
     }
 
     /// Starts a request for one key. A bad key surfaces when the request is used, before any I/O.
-    pub fn lock(&self, key: impl IntoKey) -> LockRequest<F> {
+    pub fn lock(&self, key: impl IntoKey) -> LockRequest {
         LockRequest::new(self.clone(), key.into_key())
     }
 
     /// Starts a request for several keys at once: sorted, all or nothing.
-    pub fn lock_all<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest<F> {
+    pub fn lock_all<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest {
         let keys: Vec<_> = keys.into_iter().map(IntoKey::into_key).collect();
         // A placeholder: each lock is asked for by its own key.
         let template = LockRequest::new(self.clone(), Err(LockError::internal("a request without its key")));
@@ -80,7 +75,7 @@ impl<F: FenceToken> Locker<F> {
     }
 
     /// Starts an election: one leader per key, its term is the fence.
-    pub fn elect(&self, key: impl IntoKey) -> Election<F> {
+    pub fn elect(&self, key: impl IntoKey) -> Election {
         Election::new(self.lock(key))
     }
 
@@ -96,7 +91,7 @@ impl<F: FenceToken> Locker<F> {
     ///
     /// # Errors
     /// As [`Locker::is_locked`].
-    pub async fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo<F>>> {
+    pub async fn inspect(&self, key: impl IntoKey) -> Result<Option<LockInfo>> {
         self.0.lookup(Lookup::Key(&key.into_key()?)).await
     }
 
@@ -104,7 +99,7 @@ impl<F: FenceToken> Locker<F> {
     ///
     /// # Errors
     /// What the backend reports.
-    pub async fn inspect_id(&self, lock_id: &LockId) -> Result<Option<LockInfo<F>>> {
+    pub async fn inspect_id(&self, lock_id: &LockId) -> Result<Option<LockInfo>> {
         self.0.lookup(Lookup::LockId(lock_id)).await
     }
 
@@ -152,13 +147,13 @@ impl<F: FenceToken> Locker<F> {
 }
 
 /// Settings of a [`Locker`].
-pub struct LockerBuilder<F: FenceToken = Fence> {
-    backend: AnyBackend<F>,
+pub struct LockerBuilder {
+    backend: AnyBackend,
     clock: Arc<dyn Clock>,
     on_release_error: Option<ReleaseErrorHook>,
 }
 
-impl<F: FenceToken> LockerBuilder<F> {
+impl LockerBuilder {
     /// Sets the local clock that guards live by. The backend's own choice suits everything but tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -174,7 +169,7 @@ impl<F: FenceToken> LockerBuilder<F> {
     }
 
     /// Makes the locker.
-    pub fn build(self) -> Locker<F> {
+    pub fn build(self) -> Locker {
         Locker(Arc::new(Shared::new(self.backend, self.clock, self.on_release_error)))
     }
 }

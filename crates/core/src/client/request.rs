@@ -16,8 +16,8 @@ use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::seeded::{self, SeededBug};
 use crate::sync::Instant;
 use crate::{
-    Contention, Fence, FenceToken, Guard, IntoKey, IntoLabel, IntoTtl, Key, Label, LockError, LockHandle, LockId,
-    Locker, LossReason, ReleaseErrorHook, Result, Ttl,
+    Contention, Guard, IntoKey, IntoLabel, IntoTtl, Key, Label, LockError, LockHandle, LockId, Locker, LossReason,
+    ReleaseErrorHook, Result, Ttl,
 };
 
 /// What becomes of the work when its lock is lost.
@@ -35,8 +35,8 @@ pub enum OnLost {
 /// [`run`](Self::run).
 #[must_use = "a request does nothing until it is used"]
 #[derive(Clone)]
-pub struct LockRequest<F: FenceToken = Fence> {
-    locker: Locker<F>,
+pub struct LockRequest {
+    locker: Locker,
     // The words are kept as they were judged: their errors surface where the caller already handles errors.
     key: Result<Key>,
     ttl: Result<Ttl>,
@@ -57,9 +57,9 @@ pub struct LockRequest<F: FenceToken = Fence> {
 /// What one attempt led to.
 #[must_use = "the lock may be somebody else's"]
 #[derive(Debug)]
-pub enum Attempt<F: FenceToken = Fence> {
+pub enum Attempt {
     /// The lock is held.
-    Acquired(Guard<F>),
+    Acquired(Guard),
     /// Somebody else holds it, perhaps with how long at the most.
     Contended(Contention),
 }
@@ -81,8 +81,8 @@ impl<T> Report<T> {
     }
 }
 
-impl<F: FenceToken> LockRequest<F> {
-    pub(crate) fn new(locker: Locker<F>, key: Result<Key>) -> Self {
+impl LockRequest {
+    pub(crate) fn new(locker: Locker, key: Result<Key>) -> Self {
         let on_release_error = locker.0.on_release_error.clone();
         Self {
             locker,
@@ -113,7 +113,7 @@ impl<F: FenceToken> LockRequest<F> {
         self
     }
 
-    pub(crate) fn locker(&self) -> &Locker<F> {
+    pub(crate) fn locker(&self) -> &Locker {
         &self.locker
     }
 
@@ -241,7 +241,7 @@ impl<F: FenceToken> LockRequest<F> {
     /// Dropping the future leaves no lock behind: an attempt in flight is finished and undone in the background.
     #[doc(alias = "no_wait")]
     #[doc(alias = "try_lock")]
-    pub async fn try_acquire(self) -> Result<Option<Guard<F>>> {
+    pub async fn try_acquire(self) -> Result<Option<Guard>> {
         match self.attempt().await? {
             Attempt::Acquired(guard) => Ok(Some(guard)),
             Attempt::Contended(_) => Ok(None),
@@ -256,7 +256,7 @@ impl<F: FenceToken> LockRequest<F> {
     ///
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
-    pub async fn attempt(self) -> Result<Attempt<F>> {
+    pub async fn attempt(self) -> Result<Attempt> {
         let (plan, renewal) = self.validate()?;
         Ok(match acquisition::once(&self.locker, &plan).await? {
             Ok(guard) => {
@@ -276,7 +276,7 @@ impl<F: FenceToken> LockRequest<F> {
     ///
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
-    pub async fn acquire(self) -> Result<Guard<F>> {
+    pub async fn acquire(self) -> Result<Guard> {
         let (plan, renewal) = self.validate()?;
         let guard = acquisition::until_acquired(&self.locker, &plan).await?;
         heartbeat::start(&guard, renewal);
@@ -300,7 +300,7 @@ impl<F: FenceToken> LockRequest<F> {
     #[doc(alias = "try_run")]
     pub async fn run<Work, Running>(self, work: Work) -> Result<Running::Output>
     where
-        Work: FnOnce(LockHandle<F>) -> Running,
+        Work: FnOnce(LockHandle) -> Running,
         Running: Future,
     {
         let strict = self.on_lost == OnLost::Stop;
@@ -333,7 +333,7 @@ impl<F: FenceToken> LockRequest<F> {
     /// As [`run`](Self::run).
     pub async fn run_and_report<Work, Running>(self, work: Work) -> Result<Report<Running::Output>>
     where
-        Work: FnOnce(LockHandle<F>) -> Running,
+        Work: FnOnce(LockHandle) -> Running,
         Running: Future,
     {
         let (guard, report) = self.work_under_the_lock(work).await?;
@@ -343,9 +343,9 @@ impl<F: FenceToken> LockRequest<F> {
         Ok(report)
     }
 
-    async fn work_under_the_lock<Work, Running>(self, work: Work) -> Result<(Guard<F>, Report<Running::Output>)>
+    async fn work_under_the_lock<Work, Running>(self, work: Work) -> Result<(Guard, Report<Running::Output>)>
     where
-        Work: FnOnce(LockHandle<F>) -> Running,
+        Work: FnOnce(LockHandle) -> Running,
         Running: Future,
     {
         let on_lost = self.on_lost;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::sync::Instant;
 
 use crate::client::wrapped::settings_of_the_wrapped_request;
-use crate::{Fence, FenceToken, Guard, HasFence, Key, LockError, LockHandle, LockRequest, LossReason, OnLost, Result};
+use crate::{Fence, Guard, Key, LockError, LockHandle, LockRequest, LossReason, OnLost, Result};
 
 /// A request for several locks. Finish it with [`acquire`](Self::acquire) or [`run`](Self::run).
 ///
@@ -26,15 +26,15 @@ use crate::{Fence, FenceToken, Guard, HasFence, Key, LockError, LockHandle, Lock
 /// ```
 #[must_use = "a request does nothing until it is used"]
 #[derive(Clone)]
-pub struct LockAllRequest<F: FenceToken = Fence> {
+pub struct LockAllRequest {
     /// The request for each of the keys, without its key.
-    request: LockRequest<F>,
+    request: LockRequest,
     keys: Vec<Result<Key>>,
     on_lost: OnLost,
 }
 
-impl<F: FenceToken> LockAllRequest<F> {
-    pub(crate) fn new(request: LockRequest<F>, keys: Vec<Result<Key>>) -> Self {
+impl LockAllRequest {
+    pub(crate) fn new(request: LockRequest, keys: Vec<Result<Key>>) -> Self {
         Self { request: request.keep_alive(), keys, on_lost: OnLost::default() }
     }
 
@@ -48,7 +48,7 @@ impl<F: FenceToken> LockAllRequest<F> {
     ///
     /// # Cancel safety
     /// Dropping the future leaves no lock behind.
-    pub async fn acquire(self) -> Result<GuardAll<F>> {
+    pub async fn acquire(self) -> Result<GuardAll> {
         let started = Instant::now();
         let mut keys = self.keys.into_iter().collect::<Result<Vec<_>>>()?;
         if keys.is_empty() {
@@ -56,7 +56,7 @@ impl<F: FenceToken> LockAllRequest<F> {
         }
         keys.sort_unstable();
         keys.dedup();
-        let mut guards: Vec<Guard<F>> = Vec::with_capacity(keys.len());
+        let mut guards: Vec<Guard> = Vec::with_capacity(keys.len());
         for key in keys {
             // The budget began with the first: a wall that has passed cuts the next attempt at once.
             guards.push(self.request.clone().for_key(key).counted_from(started).acquire().await?);
@@ -75,7 +75,7 @@ impl<F: FenceToken> LockAllRequest<F> {
     /// Dropping the future drops the work and releases the locks in the background.
     pub async fn run<Work, Running>(self, work: Work) -> Result<Running::Output>
     where
-        Work: FnOnce(Vec<LockHandle<F>>) -> Running,
+        Work: FnOnce(Vec<LockHandle>) -> Running,
         Running: Future,
     {
         let on_lost = self.on_lost;
@@ -101,21 +101,18 @@ impl<F: FenceToken> LockAllRequest<F> {
 
 /// Several held locks, in the order of their keys. Dropping it releases them all.
 #[must_use = "a dropped guard releases its locks"]
-pub struct GuardAll<F: FenceToken = Fence> {
-    guards: Vec<Guard<F>>,
+pub struct GuardAll {
+    guards: Vec<Guard>,
 }
 
-impl<F: FenceToken> GuardAll<F> {
+impl GuardAll {
     /// Returns the single guards, in the order of their keys.
-    pub fn guards(&self) -> &[Guard<F>] {
+    pub fn guards(&self) -> &[Guard] {
         &self.guards
     }
 
     /// Returns the fence of each key, in the order of the keys.
-    pub fn fences(&self) -> Vec<Fence>
-    where
-        F: HasFence,
-    {
+    pub fn fences(&self) -> Vec<Fence> {
         self.guards.iter().map(|guard| guard.fence()).collect()
     }
 
@@ -169,7 +166,7 @@ impl<F: FenceToken> GuardAll<F> {
     }
 }
 
-impl<F: FenceToken> fmt::Debug for GuardAll<F> {
+impl fmt::Debug for GuardAll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.guards).finish()
     }

@@ -13,13 +13,13 @@ use crate::events::trace;
 use crate::telemetry::{LockEvent, Operation, Reason};
 use crate::time::Clock;
 use crate::{
-    AnyBackend, BootTime, ErrorCode, ExtendOutcome, FenceToken, Key, LockBackend, LockError, LockId, LockInfo, Lookup,
-    LossReason, ReleaseErrorHook, ReleaseOutcome, Result, Ttl,
+    AnyBackend, BootTime, ErrorCode, ExtendOutcome, Key, LockBackend, LockError, LockId, LockInfo, Lookup, LossReason,
+    ReleaseErrorHook, ReleaseOutcome, Result, Ttl,
 };
 
 /// What every request, guard and background task of one locker shares.
-pub(crate) struct Shared<F: FenceToken> {
-    pub(crate) backend: AnyBackend<F>,
+pub(crate) struct Shared {
+    pub(crate) backend: AnyBackend,
     pub(crate) clock: Arc<dyn Clock>,
     /// Who waits for which key.
     pub(crate) queues: Queues,
@@ -31,12 +31,8 @@ pub(crate) struct Shared<F: FenceToken> {
     name: Arc<str>,
 }
 
-impl<F: FenceToken> Shared<F> {
-    pub(crate) fn new(
-        backend: AnyBackend<F>,
-        clock: Arc<dyn Clock>,
-        on_release_error: Option<ReleaseErrorHook>,
-    ) -> Self {
+impl Shared {
+    pub(crate) fn new(backend: AnyBackend, clock: Arc<dyn Clock>, on_release_error: Option<ReleaseErrorHook>) -> Self {
         trace::describe_metrics();
         let name = Arc::from(backend.capabilities().backend.as_ref());
         let clock = crate::seeded::clock(clock);
@@ -65,7 +61,7 @@ impl<F: FenceToken> Shared<F> {
         outcome.map_err(|error| error.with_key(key))
     }
 
-    pub(crate) async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo<F>>> {
+    pub(crate) async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
         let measure = self.measure(Operation::Lookup);
         let outcome = self.backend.lookup(query).await;
         measure.end(outcome.as_ref().map(|_| true));

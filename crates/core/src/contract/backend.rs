@@ -12,7 +12,7 @@ use crate::telemetry::LockEvent;
 use crate::time::{Clock, SystemClock};
 use crate::wake::WakeHint;
 use crate::{
-    AcquireOutcome, AnyBackend, ExtendOutcome, FenceToken, HealthReport, Inspector, Key, LockError, LockId, LockInfo,
+    AcquireOutcome, AnyBackend, ExtendOutcome, HealthReport, Inspector, Key, LockError, LockId, LockInfo,
     ReleaseOutcome, Result, Ttl,
 };
 
@@ -22,9 +22,6 @@ use crate::{
 /// time; a failure whose request may have left is marked [`ambiguous`](LockError::ambiguous). Dropping a returned
 /// future must be safe at any point: the connection stays usable, and whether the server acted is then unknown.
 pub trait LockBackend: Send + Sync + 'static {
-    /// [`Fence`](crate::Fence), or [`Unfenced`](crate::Unfenced) for a storage that cannot count.
-    type Fence: FenceToken;
-
     /// Returns the name of this backend and whose clock decides.
     fn capabilities(&self) -> Capabilities;
 
@@ -33,7 +30,7 @@ pub trait LockBackend: Send + Sync + 'static {
     /// *Idempotent by lock id*: if this very id holds the lock already (an earlier reply was lost), the answer is the
     /// stored fence and expiry, unchanged. A fence past its limit is an error *before* anything is written. A
     /// contended acquire consumes no fence. The backend's clock is read after every wait.
-    fn acquire(&self, request: AcquireRequest<'_>) -> impl Future<Output = Result<AcquireOutcome<Self::Fence>>> + Send;
+    fn acquire(&self, request: AcquireRequest<'_>) -> impl Future<Output = Result<AcquireOutcome>> + Send;
 
     /// Frees the lock of this id if it is alive, atomically with the check of ownership. Wakes waiters.
     fn release(&self, lock_id: &LockId) -> impl Future<Output = Result<ReleaseOutcome>> + Send;
@@ -48,7 +45,7 @@ pub trait LockBackend: Send + Sync + 'static {
     }
 
     /// Returns the live lock of a key or of a lock id. Read-only; absent and expired are `None` alike.
-    fn lookup(&self, query: Lookup<'_>) -> impl Future<Output = Result<Option<LockInfo<Self::Fence>>>> + Send;
+    fn lookup(&self, query: Lookup<'_>) -> impl Future<Output = Result<Option<LockInfo>>> + Send;
 
     /// Removes locks that have been dead for longer than the cleanup guard, and says how many. Never a counter.
     fn purge_expired(&self) -> impl Future<Output = Result<u64>> + Send;
@@ -69,7 +66,7 @@ pub trait LockBackend: Send + Sync + 'static {
     }
 
     /// Returns the ability to list, count and watch locks and to ask for them, where the backend has it.
-    fn inspector(&self) -> Option<Inspector<Self::Fence>> {
+    fn inspector(&self) -> Option<Inspector> {
         None
     }
 
@@ -93,7 +90,7 @@ pub trait LockBackend: Send + Sync + 'static {
     }
 
     /// Erases the backend's type. Only [`AnyBackend`] has a reason to replace it: what is erased is not wrapped again.
-    fn into_any(self) -> AnyBackend<Self::Fence>
+    fn into_any(self) -> AnyBackend
     where
         Self: Sized,
     {
@@ -102,8 +99,6 @@ pub trait LockBackend: Send + Sync + 'static {
 }
 
 /// What a backend is, for people and for tests.
-///
-/// Whether it gives fences is not among them: `type Fence` says so at compile time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -117,6 +112,11 @@ impl Capabilities {
     /// Makes the capabilities of a backend of this name, whose leases count on this clock.
     pub fn new(backend: impl Into<Cow<'static, str>>, time_authority: TimeAuthority) -> Self {
         Self { backend: backend.into(), time_authority }
+    }
+
+    /// Returns `true`: every backend gives fences. For readers of the specification, where it is a choice.
+    pub const fn supports_fencing(&self) -> bool {
+        true
     }
 }
 

@@ -1,7 +1,6 @@
 //! How can one type stand for every storage?
 //!
-//! [`AnyBackend`] erases the storage and keeps the fence's type, so `guard.fence()` stays a plain
-//! [`Fence`] behind a URL. It costs one box per call.
+//! [`AnyBackend`] erases the storage, so that nothing above the contract is generic over it. It costs one box per call.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,13 +10,13 @@ use crate::telemetry::LockEvent;
 use crate::time::Clock;
 use crate::wake::WakeHint;
 use crate::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, FenceToken, HealthReport, Inspector, Key,
-    Label, LockBackend, LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, HealthReport, Inspector, Key, Label, LockBackend,
+    LockId, LockInfo, Lookup, ReleaseOutcome, Result, Ttl,
 };
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Any backend whose fences are of type `F`. Cheap to clone.
+/// Any backend. Cheap to clone.
 ///
 /// ```
 /// use syncguard_core::{AnyBackend, LockBackend, MemoryBackend};
@@ -25,26 +24,27 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// let backend = AnyBackend::new(MemoryBackend::new());
 /// assert_eq!(backend.capabilities().backend, "memory");
 /// ```
-pub struct AnyBackend<F: FenceToken = Fence>(Arc<dyn Erased<F>>);
+#[derive(Clone)]
+pub struct AnyBackend(Arc<dyn Erased>);
 
-impl<F: FenceToken> AnyBackend<F> {
+impl AnyBackend {
     /// Erases a backend's type. One that is erased already is not wrapped again.
-    pub fn new(backend: impl LockBackend<Fence = F>) -> Self {
+    pub fn new(backend: impl LockBackend) -> Self {
         backend.into_any()
     }
 
-    pub(crate) fn erase(backend: impl LockBackend<Fence = F>) -> Self {
+    pub(crate) fn erase(backend: impl LockBackend) -> Self {
         Self(Arc::new(backend))
     }
 
     /// An acquire that owns what it needs, so that it can go on when its caller has left. Boxed once.
-    pub(crate) fn acquire_owned(&self, request: OwnedRequest) -> PendingAcquire<F> {
+    pub(crate) fn acquire_owned(&self, request: OwnedRequest) -> PendingAcquire {
         self.0.clone().acquire_owned(request)
     }
 }
 
 /// An acquire that may outlive its caller.
-pub(crate) type PendingAcquire<F> = Boxed<'static, Result<AcquireOutcome<F>>>;
+pub(crate) type PendingAcquire = Boxed<'static, Result<AcquireOutcome>>;
 
 /// An [`AcquireRequest`] that borrows nothing.
 pub(crate) struct OwnedRequest {
@@ -54,46 +54,40 @@ pub(crate) struct OwnedRequest {
     pub(crate) label: Option<Label>,
 }
 
-impl<F: FenceToken> Clone for AnyBackend<F> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<F: FenceToken> fmt::Debug for AnyBackend<F> {
+impl fmt::Debug for AnyBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AnyBackend({})", self.0.capabilities().backend)
     }
 }
 
 /// The object-safe twin of [`LockBackend`].
-trait Erased<F: FenceToken>: Send + Sync {
+trait Erased: Send + Sync {
     fn capabilities(&self) -> Capabilities;
-    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Boxed<'a, Result<AcquireOutcome<F>>>;
-    fn acquire_owned(self: Arc<Self>, request: OwnedRequest) -> PendingAcquire<F>;
+    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Boxed<'a, Result<AcquireOutcome>>;
+    fn acquire_owned(self: Arc<Self>, request: OwnedRequest) -> PendingAcquire;
     fn release<'a>(&'a self, lock_id: &'a LockId) -> Boxed<'a, Result<ReleaseOutcome>>;
     fn extend<'a>(&'a self, lock_id: &'a LockId, ttl: Ttl) -> Boxed<'a, Result<ExtendOutcome>>;
     fn is_locked<'a>(&'a self, key: &'a Key) -> Boxed<'a, Result<bool>>;
-    fn lookup<'a>(&'a self, query: Lookup<'a>) -> Boxed<'a, Result<Option<LockInfo<F>>>>;
+    fn lookup<'a>(&'a self, query: Lookup<'a>) -> Boxed<'a, Result<Option<LockInfo>>>;
     fn purge_expired(&self) -> Boxed<'_, Result<u64>>;
     fn subscribe<'a>(&'a self, key: &'a Key) -> Boxed<'a, WakeHint>;
     fn health(&self) -> Boxed<'_, HealthReport>;
-    fn inspector(&self) -> Option<Inspector<F>>;
+    fn inspector(&self) -> Option<Inspector>;
     fn new_lock_id(&self, key: &Key) -> LockId;
     fn clock(&self) -> Arc<dyn Clock>;
     fn observe(&self, event: &LockEvent);
 }
 
-impl<B: LockBackend> Erased<B::Fence> for B {
+impl<B: LockBackend> Erased for B {
     fn capabilities(&self) -> Capabilities {
         LockBackend::capabilities(self)
     }
 
-    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Boxed<'a, Result<AcquireOutcome<B::Fence>>> {
+    fn acquire<'a>(&'a self, request: AcquireRequest<'a>) -> Boxed<'a, Result<AcquireOutcome>> {
         Box::pin(LockBackend::acquire(self, request))
     }
 
-    fn acquire_owned(self: Arc<Self>, request: OwnedRequest) -> PendingAcquire<B::Fence> {
+    fn acquire_owned(self: Arc<Self>, request: OwnedRequest) -> PendingAcquire {
         Box::pin(async move {
             let OwnedRequest { key, lock_id, ttl, label } = &request;
             LockBackend::acquire(&*self, AcquireRequest::new(key, lock_id, *ttl).with_label(label.as_ref())).await
@@ -112,7 +106,7 @@ impl<B: LockBackend> Erased<B::Fence> for B {
         Box::pin(LockBackend::is_locked(self, key))
     }
 
-    fn lookup<'a>(&'a self, query: Lookup<'a>) -> Boxed<'a, Result<Option<LockInfo<B::Fence>>>> {
+    fn lookup<'a>(&'a self, query: Lookup<'a>) -> Boxed<'a, Result<Option<LockInfo>>> {
         Box::pin(LockBackend::lookup(self, query))
     }
 
@@ -128,7 +122,7 @@ impl<B: LockBackend> Erased<B::Fence> for B {
         Box::pin(LockBackend::health(self))
     }
 
-    fn inspector(&self) -> Option<Inspector<B::Fence>> {
+    fn inspector(&self) -> Option<Inspector> {
         LockBackend::inspector(self)
     }
 
@@ -145,14 +139,12 @@ impl<B: LockBackend> Erased<B::Fence> for B {
     }
 }
 
-impl<F: FenceToken> LockBackend for AnyBackend<F> {
-    type Fence = F;
-
+impl LockBackend for AnyBackend {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
 
-    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome<F>> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
         self.0.acquire(request).await
     }
 
@@ -168,7 +160,7 @@ impl<F: FenceToken> LockBackend for AnyBackend<F> {
         self.0.is_locked(key).await
     }
 
-    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo<F>>> {
+    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
         self.0.lookup(query).await
     }
 
@@ -184,7 +176,7 @@ impl<F: FenceToken> LockBackend for AnyBackend<F> {
         self.0.health().await
     }
 
-    fn inspector(&self) -> Option<Inspector<F>> {
+    fn inspector(&self) -> Option<Inspector> {
         self.0.inspector()
     }
 

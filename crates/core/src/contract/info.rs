@@ -10,18 +10,18 @@ use serde_core::ser::SerializeStruct;
 use serde_core::{Serialize, Serializer};
 
 use crate::time::free_in;
-use crate::{Fence, FenceToken, HashId, Key, Label, LockId, Timestamp, Ttl};
+use crate::{Fence, HashId, Key, Label, LockId, Timestamp, Ttl};
 
 /// A live lock, as seen by lookup. `Debug` and serde show hashes only.
 #[derive(Clone, PartialEq, Eq)]
-pub struct LockInfo<F = Fence> {
+pub struct LockInfo {
     key: Key,
     lock_id: LockId,
     label: Option<Label>,
     ttl: Option<Ttl>,
     is_asked_for: bool,
     /// The fence of the present holder.
-    pub fence: F,
+    pub fence: Fence,
     /// When the present holder got it, on the backend's clock.
     pub acquired_at: Timestamp,
     /// When the lease ends, on the backend's clock.
@@ -58,12 +58,12 @@ pub struct RevealedNames<'a> {
     pub lock_id: &'a LockId,
 }
 
-impl<F: FenceToken> LockInfo<F> {
+impl LockInfo {
     /// Makes the description of a live lock that a backend found.
     pub fn new(
         key: Key,
         lock_id: LockId,
-        fence: F,
+        fence: Fence,
         acquired_at: Timestamp,
         expires_at: Timestamp,
         observed_at: Timestamp,
@@ -147,7 +147,7 @@ impl<F: FenceToken> LockInfo<F> {
     }
 }
 
-impl<F: FenceToken> fmt::Debug for LockInfo<F> {
+impl fmt::Debug for LockInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockInfo")
             .field("key_hash", &self.key_hash())
@@ -159,15 +159,12 @@ impl<F: FenceToken> fmt::Debug for LockInfo<F> {
     }
 }
 
-impl<F: FenceToken> Serialize for LockInfo<F> {
+impl Serialize for LockInfo {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("LockInfo", 5)?;
         out.serialize_field("keyHash", &self.key_hash())?;
         out.serialize_field("lockIdHash", &self.lock_id_hash())?;
-        match self.fence.fence() {
-            Some(fence) => out.serialize_field("fence", &fence)?,
-            None => out.skip_field("fence")?,
-        }
+        out.serialize_field("fence", &self.fence)?;
         out.serialize_field("acquiredAtMs", &self.acquired_at)?;
         out.serialize_field("expiresAtMs", &self.expires_at)?;
         out.end()

@@ -37,18 +37,18 @@ use std::sync::Arc;
 pub use pace::Pace;
 pub use watch::{Transition, TransitionKind, Watch};
 
-use crate::{Fence, FenceToken, LockId, LockInfo, Result, WakeHint};
+use crate::{LockId, LockInfo, Result, WakeHint};
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a storage must do so that operators can see its locks. Read-only but for the mark of [`ask`](Self::ask).
-pub trait Inspect<F: FenceToken = Fence>: Send + Sync + 'static {
+pub trait Inspect: Send + Sync + 'static {
     /// One bounded step of a listing of live locks.
     ///
     /// The order is the storage's. A lock that is live during the whole listing is in it; a storage that moves under
     /// the scan may give one twice. A page may be empty although more follow; the last has no cursor. A stored value
     /// that is no lock is passed over. A listing must not hold up those who lock.
-    fn list(&self, request: ListRequest<'_>) -> impl Future<Output = Result<Page<F>>> + Send;
+    fn list(&self, request: ListRequest<'_>) -> impl Future<Output = Result<Page>> + Send;
 
     /// How many locks are live, and how many fence counters are kept. May look at everything that is stored.
     fn count(&self) -> impl Future<Output = Result<Counts>> + Send;
@@ -107,16 +107,16 @@ impl fmt::Debug for ListRequest<'_> {
 /// One step of a listing.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Page<F: FenceToken = Fence> {
+pub struct Page {
     /// The live locks of this step.
-    pub locks: Vec<LockInfo<F>>,
+    pub locks: Vec<LockInfo>,
     /// Where the next step begins; `None` when this was the last.
     pub next: Option<Cursor>,
 }
 
-impl<F: FenceToken> Page<F> {
+impl Page {
     /// A step of a listing.
-    pub const fn new(locks: Vec<LockInfo<F>>, next: Option<Cursor>) -> Self {
+    pub const fn new(locks: Vec<LockInfo>, next: Option<Cursor>) -> Self {
         Self { locks, next }
     }
 }
@@ -171,11 +171,12 @@ pub enum AskOutcome {
 }
 
 /// Any [`Inspect`]. Cheap to clone.
-pub struct Inspector<F: FenceToken = Fence>(Arc<dyn Erased<F>>);
+#[derive(Clone)]
+pub struct Inspector(Arc<dyn Erased>);
 
-impl<F: FenceToken> Inspector<F> {
+impl Inspector {
     /// Erases the type of what inspects.
-    pub fn new(inspect: impl Inspect<F>) -> Self {
+    pub fn new(inspect: impl Inspect) -> Self {
         Self(Arc::new(inspect))
     }
 
@@ -183,7 +184,7 @@ impl<F: FenceToken> Inspector<F> {
     ///
     /// # Errors
     /// What the backend reports.
-    pub async fn list(&self, request: ListRequest<'_>) -> Result<Page<F>> {
+    pub async fn list(&self, request: ListRequest<'_>) -> Result<Page> {
         self.0.list(request).await
     }
 
@@ -209,33 +210,27 @@ impl<F: FenceToken> Inspector<F> {
     }
 
     /// Watches the locks whose keys begin with `prefix`.
-    pub fn watch(&self, prefix: impl Into<String>) -> Watch<F> {
+    pub fn watch(&self, prefix: impl Into<String>) -> Watch {
         Watch::new(self.clone(), prefix.into())
     }
 }
 
-impl<F: FenceToken> Clone for Inspector<F> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<F: FenceToken> fmt::Debug for Inspector<F> {
+impl fmt::Debug for Inspector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Inspector")
     }
 }
 
 /// The object-safe twin of [`Inspect`].
-trait Erased<F: FenceToken>: Send + Sync {
-    fn list<'a>(&'a self, request: ListRequest<'a>) -> Boxed<'a, Result<Page<F>>>;
+trait Erased: Send + Sync {
+    fn list<'a>(&'a self, request: ListRequest<'a>) -> Boxed<'a, Result<Page>>;
     fn count(&self) -> Boxed<'_, Result<Counts>>;
     fn ask<'a>(&'a self, lock_id: &'a LockId) -> Boxed<'a, Result<AskOutcome>>;
     fn changes(&self) -> Boxed<'_, WakeHint>;
 }
 
-impl<F: FenceToken, I: Inspect<F>> Erased<F> for I {
-    fn list<'a>(&'a self, request: ListRequest<'a>) -> Boxed<'a, Result<Page<F>>> {
+impl<I: Inspect> Erased for I {
+    fn list<'a>(&'a self, request: ListRequest<'a>) -> Boxed<'a, Result<Page>> {
         Box::pin(Inspect::list(self, request))
     }
 

@@ -10,9 +10,9 @@ use crate::{Fence, Timestamp};
 /// The answer to acquire.
 #[must_use = "the lock may be somebody else's"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AcquireOutcome<F = Fence> {
+pub enum AcquireOutcome {
     /// The lock is ours (or was already, under the same lock id).
-    Acquired(Lease<F>),
+    Acquired(Lease),
     /// Somebody else holds it.
     Contended(Contention),
 }
@@ -20,9 +20,9 @@ pub enum AcquireOutcome<F = Fence> {
 /// A lock that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Lease<F = Fence> {
+pub struct Lease {
     /// Grows with every acquisition of the key.
-    pub fence: F,
+    pub fence: Fence,
     /// When the lease ends, on the backend's clock.
     pub expires_at: Timestamp,
     /// The backend's clock when it answered, where the answer carries it anyway.
@@ -33,9 +33,9 @@ pub struct Lease<F = Fence> {
     pub observed_at: Option<Timestamp>,
 }
 
-impl<F> Lease<F> {
+impl Lease {
     /// Makes a lease that ends at `expires_at`.
-    pub const fn new(fence: F, expires_at: Timestamp) -> Self {
+    pub const fn new(fence: Fence, expires_at: Timestamp) -> Self {
         Self { fence, expires_at, observed_at: None }
     }
 

@@ -139,13 +139,11 @@ impl<B: LockBackend> Drop for Telling<'_, B> {
 }
 
 impl<B: LockBackend> LockBackend for Telemetry<B> {
-    type Fence = B::Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.backend.capabilities()
     }
 
-    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome<B::Fence>> {
+    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
         let names = Names { key: Some(request.key), lock_id: Some(request.lock_id) };
         let telling = self.tell(Operation::Acquire, names);
         let outcome = self.backend.acquire(request).await;
@@ -183,7 +181,7 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
         outcome
     }
 
-    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo<B::Fence>>> {
+    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
         let names = match query {
             Lookup::Key(key) => Names { key: Some(key), lock_id: None },
             Lookup::LockId(lock_id) => Names { key: None, lock_id: Some(lock_id) },
@@ -209,7 +207,7 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
         self.backend.health().await
     }
 
-    fn inspector(&self) -> Option<Inspector<B::Fence>> {
+    fn inspector(&self) -> Option<Inspector> {
         self.backend.inspector()
     }
 

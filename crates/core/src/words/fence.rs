@@ -131,52 +131,6 @@ impl<'de> Deserialize<'de> for Fence {
     }
 }
 
-/// What a backend without fencing gives in the place of a fence: nothing, known at compile time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Unfenced;
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Fence {}
-    impl Sealed for super::Unfenced {}
-}
-
-/// The two kinds of fence a backend can declare: [`Fence`] or [`Unfenced`]. Sealed.
-pub trait FenceToken: sealed::Sealed + Copy + fmt::Debug + Send + Sync + Unpin + 'static {
-    /// Returns the fence, if this kind has one. For code that is generic over both kinds.
-    fn fence(self) -> Option<Fence>;
-}
-
-impl FenceToken for Fence {
-    fn fence(self) -> Option<Fence> {
-        Some(self)
-    }
-}
-
-impl FenceToken for Unfenced {
-    fn fence(self) -> Option<Fence> {
-        None
-    }
-}
-
-/// Holds for [`Fence`] alone: methods that need a fence ask for it, so that asking an unfenced backend does not
-/// compile.
-#[diagnostic::on_unimplemented(
-    message = "this backend gives no fences",
-    label = "asks for a fence that does not exist",
-    note = "use a backend whose `type Fence` is `Fence` (sqlite, redis, postgres, firestore, memory), or do without the fence"
-)]
-pub trait HasFence: FenceToken {
-    /// Returns the fence itself.
-    fn into_fence(self) -> Fence;
-}
-
-impl HasFence for Fence {
-    fn into_fence(self) -> Fence {
-        self
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

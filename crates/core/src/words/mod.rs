@@ -2,8 +2,6 @@
 //!
 //! Keys, ids, fences, leases, times and errors. Each is validated once, when it is made, and carries the proof.
 
-#[cfg(any(feature = "postgres-types", feature = "sqlx"))]
-mod column;
 mod conversions;
 mod error;
 mod fence;
@@ -15,7 +13,7 @@ mod ttl;
 
 pub use conversions::{IntoKey, IntoLabel, IntoTtl};
 pub use error::{ErrorCode, LockError, Result};
-pub use fence::{Fence, FenceToken, HasFence, Unfenced};
+pub use fence::Fence;
 pub use hash::HashId;
 pub use key::Key;
 pub use lock_id::LockId;

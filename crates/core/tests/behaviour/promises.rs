@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Attempt, CancellationToken, Capabilities, ErrorCode, ExtendOutcome, Fence, Key,
-    Label, LockBackend, LockError, LockId, LockInfo, Locker, Lookup, LossReason, MemoryBackend, ReleaseOutcome, Result,
-    Ttl,
+    AcquireOutcome, AcquireRequest, Attempt, CancellationToken, Capabilities, ErrorCode, ExtendOutcome, Key, Label,
+    LockBackend, LockError, LockId, LockInfo, Locker, Lookup, LossReason, MemoryBackend, ReleaseOutcome, Result, Ttl,
 };
 use tokio::time::{sleep, timeout};
 
@@ -266,8 +265,6 @@ impl Default for Timed {
 }
 
 impl LockBackend for Timed {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.memory.capabilities()
     }
@@ -308,8 +305,6 @@ struct Forgetful {
 }
 
 impl LockBackend for Forgetful {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         MemoryBackend::new().capabilities()
     }
@@ -345,8 +340,6 @@ struct LostThenRefused {
 }
 
 impl LockBackend for LostThenRefused {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.memory.capabilities()
     }

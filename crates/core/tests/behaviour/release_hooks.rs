@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, ErrorCode, ExtendOutcome, Fence, LockBackend, LockError, LockId,
-    LockInfo, Locker, Lookup, MemoryBackend, ReleaseOutcome, Result, Ttl,
+    AcquireOutcome, AcquireRequest, Capabilities, ErrorCode, ExtendOutcome, LockBackend, LockError, LockId, LockInfo,
+    Locker, Lookup, MemoryBackend, ReleaseOutcome, Result, Ttl,
 };
 
 /// What every release does.
@@ -31,8 +31,6 @@ impl Sticky {
 }
 
 impl LockBackend for Sticky {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.memory.capabilities()
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, BootTime, Capabilities, Clock, ErrorCode, ExtendOutcome, Fence, Key, LockBackend,
+    AcquireOutcome, AcquireRequest, BootTime, Capabilities, Clock, ErrorCode, ExtendOutcome, Key, LockBackend,
     LockError, LockHandle, LockId, LockInfo, Locker, Lookup, MemoryBackend, ReleaseOutcome, Result, Timestamp,
     TokioClock, Ttl,
 };
@@ -105,8 +105,6 @@ impl BadNetwork {
 }
 
 impl LockBackend for BadNetwork {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.storage.capabilities()
     }

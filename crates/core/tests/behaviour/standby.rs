@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Fence, Guard, LockBackend, LockId, LockInfo, Locker,
-    Lookup, LossReason, MemoryBackend, ReleaseOutcome, Result, SystemClock, Ttl,
+    AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, Guard, LockBackend, LockId, LockInfo, Locker, Lookup,
+    LossReason, MemoryBackend, ReleaseOutcome, Result, SystemClock, Ttl,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -18,7 +18,7 @@ fn runtime() -> Runtime {
 }
 
 /// The clock of real backends; the memory backend's own is one that tests pause, and nobody stands by for those.
-fn real(backend: impl LockBackend<Fence = Fence>) -> Locker {
+fn real(backend: impl LockBackend) -> Locker {
     Locker::builder(backend).clock(Arc::new(SystemClock)).build()
 }
 
@@ -99,8 +99,6 @@ struct FirstExtendHangs {
 }
 
 impl LockBackend for FirstExtendHangs {
-    type Fence = Fence;
-
     fn capabilities(&self) -> Capabilities {
         self.memory.capabilities()
     }

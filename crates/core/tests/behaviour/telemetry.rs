@@ -138,8 +138,6 @@ async fn a_call_whose_caller_left_is_told_as_abandoned() {
     struct Silent;
 
     impl LockBackend for Silent {
-        type Fence = syncguard_core::Fence;
-
         fn capabilities(&self) -> syncguard_core::Capabilities {
             MemoryBackend::new().capabilities()
         }

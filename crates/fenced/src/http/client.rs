@@ -4,7 +4,7 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 use http::Request;
-use syncguard_core::{Fence, HasFence, LockHandle};
+use syncguard_core::LockHandle;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -31,29 +31,24 @@ use super::headers::insert;
 /// # Ok(())
 /// # }
 /// ```
-pub struct FenceHeadersLayer<F: HasFence = Fence>(LockHandle<F>);
+#[derive(Clone)]
+pub struct FenceHeadersLayer(LockHandle);
 
-impl<F: HasFence> FenceHeadersLayer<F> {
+impl FenceHeadersLayer {
     /// Speaks for this lock.
-    pub fn new(lock: LockHandle<F>) -> Self {
+    pub fn new(lock: LockHandle) -> Self {
         Self(lock)
     }
 }
 
-impl<F: HasFence> Clone for FenceHeadersLayer<F> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<F: HasFence> fmt::Debug for FenceHeadersLayer<F> {
+impl fmt::Debug for FenceHeadersLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FenceHeadersLayer").finish_non_exhaustive()
     }
 }
 
-impl<S, F: HasFence> Layer<S> for FenceHeadersLayer<F> {
-    type Service = FenceHeaders<S, F>;
+impl<S> Layer<S> for FenceHeadersLayer {
+    type Service = FenceHeaders<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
         FenceHeaders { lock: self.0.clone(), inner }
@@ -61,24 +56,24 @@ impl<S, F: HasFence> Layer<S> for FenceHeadersLayer<F> {
 }
 
 /// A client under a [`FenceHeadersLayer`].
-pub struct FenceHeaders<S, F: HasFence = Fence> {
-    lock: LockHandle<F>,
+pub struct FenceHeaders<S> {
+    lock: LockHandle,
     inner: S,
 }
 
-impl<S: Clone, F: HasFence> Clone for FenceHeaders<S, F> {
+impl<S: Clone> Clone for FenceHeaders<S> {
     fn clone(&self) -> Self {
         Self { lock: self.lock.clone(), inner: self.inner.clone() }
     }
 }
 
-impl<S: fmt::Debug, F: HasFence> fmt::Debug for FenceHeaders<S, F> {
+impl<S: fmt::Debug> fmt::Debug for FenceHeaders<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FenceHeaders").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-impl<S: Service<Request<B>>, B, F: HasFence> Service<Request<B>> for FenceHeaders<S, F> {
+impl<S: Service<Request<B>>, B> Service<Request<B>> for FenceHeaders<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use syncguard_core::{Fence, HasFence, Key, LockHandle};
+use syncguard_core::{Fence, Key, LockHandle};
 
 /// The header that names the lock's key.
 pub const KEY: HeaderName = HeaderName::from_static("syncguard-key");
@@ -32,7 +32,7 @@ pub struct FencedRequest {
 /// # Ok(())
 /// # }
 /// ```
-pub fn fence_headers<F: HasFence>(lock: &LockHandle<F>) -> HeaderMap {
+pub fn fence_headers(lock: &LockHandle) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(2);
     insert(&mut headers, lock.key(), lock.fence());
     headers

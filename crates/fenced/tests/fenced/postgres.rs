@@ -195,23 +195,3 @@ async fn sqlx_shares_marks_functions_and_triggers() {
     assert_eq!(later.stale(), Some(StaleFence { offered: fence(42), seen: fence(43) }));
     assert_eq!(balance(&client).await, 1);
 }
-
-#[tokio::test]
-async fn a_fence_is_a_bigint_for_both_drivers() {
-    let (url, client) = database().await;
-    client.batch_execute("CREATE TABLE ledger (fence bigint); INSERT INTO ledger VALUES (41)").await.unwrap();
-
-    client.execute("UPDATE ledger SET fence = $1 WHERE fence <= $1", &[&fence(42)]).await.unwrap();
-    let seen: Fence = client.query_one("SELECT fence FROM ledger", &[]).await.unwrap().get(0);
-    assert_eq!(seen, fence(42));
-
-    let pool = sqlx::PgPool::connect(&url).await.unwrap();
-    sqlx::query("UPDATE ledger SET fence = $1 WHERE fence <= $1").bind(fence(43)).execute(&pool).await.unwrap();
-    let seen: Fence = sqlx::query_scalar("SELECT fence FROM ledger").fetch_one(&pool).await.unwrap();
-    assert_eq!(seen, fence(43));
-
-    client.execute("UPDATE ledger SET fence = 0", &[]).await.unwrap();
-    let row = client.query_one("SELECT fence FROM ledger", &[]).await.unwrap();
-    assert!(row.try_get::<_, Fence>(0).is_err(), "zero is no fence");
-    assert!(sqlx::query_scalar::<_, Fence>("SELECT fence FROM ledger").fetch_one(&pool).await.is_err());
-}

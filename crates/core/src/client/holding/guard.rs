@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use crate::client::release::clean_up;
-use crate::{Fence, FenceToken, LockHandle, LockId, ReleaseOutcome, Result};
+use crate::{LockHandle, LockId, ReleaseOutcome, Result};
 
 /// The owner of a held lock: releases it when dropped.
 ///
@@ -22,17 +22,17 @@ use crate::{Fence, FenceToken, LockHandle, LockId, ReleaseOutcome, Result};
 /// runtime the lease ends the lock. In a forked child nothing is released: the lock is the parent's. A guard given to
 /// [`std::mem::forget`] with renewal on is renewed until the process ends; use [`Guard::leak`] instead.
 #[must_use = "a dropped guard releases its lock at once; bind it to a name (not to `_`)"]
-pub struct Guard<F: FenceToken = Fence> {
-    handle: LockHandle<F>,
+pub struct Guard {
+    handle: LockHandle,
 }
 
-impl<F: FenceToken> Guard<F> {
-    pub(crate) fn new(handle: LockHandle<F>) -> Self {
+impl Guard {
+    pub(crate) fn new(handle: LockHandle) -> Self {
         Self { handle }
     }
 
     /// Returns a view that can be given away.
-    pub fn handle(&self) -> LockHandle<F> {
+    pub fn handle(&self) -> LockHandle {
         self.handle.clone()
     }
 
@@ -78,7 +78,7 @@ impl<F: FenceToken> Guard<F> {
     }
 }
 
-impl<F: FenceToken> Drop for Guard<F> {
+impl Drop for Guard {
     fn drop(&mut self) {
         let held = &self.handle.0;
         if held.process != std::process::id() || !held.begin_release() {
@@ -88,15 +88,15 @@ impl<F: FenceToken> Drop for Guard<F> {
     }
 }
 
-impl<F: FenceToken> Deref for Guard<F> {
-    type Target = LockHandle<F>;
+impl Deref for Guard {
+    type Target = LockHandle;
 
-    fn deref(&self) -> &LockHandle<F> {
+    fn deref(&self) -> &LockHandle {
         &self.handle
     }
 }
 
-impl<F: FenceToken> fmt::Debug for Guard<F> {
+impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.handle, f)
     }

@@ -15,8 +15,8 @@ use crate::client::shared::Shared;
 use crate::seeded::{self, SeededBug};
 use crate::sync::{Handle, Mutex, MutexGuard, Notify, sleep, timeout};
 use crate::{
-    BootTime, ErrorCode, ExtendOutcome, Fence, FenceToken, HasFence, IntoTtl, Key, LockError, LockId, LossReason,
-    ReleaseErrorHook, Result, Timestamp, Ttl,
+    BootTime, ErrorCode, ExtendOutcome, Fence, IntoTtl, Key, LockError, LockId, LossReason, ReleaseErrorHook, Result,
+    Timestamp, Ttl,
 };
 
 /// Timers stand still while the machine sleeps; looking at the clock at least this often bounds how late loss is seen.
@@ -39,20 +39,15 @@ pub(crate) fn no_answer() -> LockError {
 }
 
 /// A view of a held lock, for the work done under it. Cheap to clone; does not keep the lock.
-pub struct LockHandle<F: FenceToken = Fence>(pub(crate) Arc<HeldLock<F>>);
-
-impl<F: FenceToken> Clone for LockHandle<F> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
+#[derive(Clone)]
+pub struct LockHandle(pub(crate) Arc<HeldLock>);
 
 /// One acquisition, shared by its guard, its handles and its renewal.
-pub(crate) struct HeldLock<F: FenceToken> {
-    pub(crate) shared: Arc<Shared<F>>,
+pub(crate) struct HeldLock {
+    pub(crate) shared: Arc<Shared>,
     pub(crate) key: Key,
     pub(crate) lock_id: LockId,
-    fence: F,
+    fence: Fence,
     /// The local time from which the hold counts: when the request left that was granted.
     acquired: BootTime,
     /// What the holder believes. Never locked across an await.
@@ -73,18 +68,18 @@ pub(crate) struct HeldLock<F: FenceToken> {
 }
 
 /// What a new hold is made of.
-pub(crate) struct NewHold<F: FenceToken> {
-    pub(crate) shared: Arc<Shared<F>>,
+pub(crate) struct NewHold {
+    pub(crate) shared: Arc<Shared>,
     pub(crate) key: Key,
     pub(crate) lock_id: LockId,
-    pub(crate) fence: F,
+    pub(crate) fence: Fence,
     pub(crate) granted: Granted,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_release_error: Option<ReleaseErrorHook>,
 }
 
-impl<F: FenceToken> LockHandle<F> {
-    pub(crate) fn new(hold: NewHold<F>) -> Self {
+impl LockHandle {
+    pub(crate) fn new(hold: NewHold) -> Self {
         let hold_until = hold.max_hold.map(|longest| hold.granted.sent + longest);
         Self(Arc::new(HeldLock {
             shared: hold.shared,
@@ -104,15 +99,7 @@ impl<F: FenceToken> LockHandle<F> {
     }
 
     /// Returns the fence of this acquisition. Hand it to every resource that can compare it.
-    pub fn fence(&self) -> Fence
-    where
-        F: HasFence,
-    {
-        self.0.fence.into_fence()
-    }
-
-    /// Returns the fence as the backend's own type, for code that is generic over both kinds.
-    pub fn fence_token(&self) -> F {
+    pub fn fence(&self) -> Fence {
         self.0.fence
     }
 
@@ -290,7 +277,7 @@ impl<F: FenceToken> LockHandle<F> {
     }
 }
 
-impl<F: FenceToken> HeldLock<F> {
+impl HeldLock {
     // Every change of a belief is complete when its method returns, so a panic elsewhere leaves it whole.
     fn belief(&self) -> MutexGuard<'_, Belief> {
         self.belief.lock().unwrap_or_else(PoisonError::into_inner)
@@ -377,7 +364,7 @@ fn is_renewed_after(loss: LossReason) -> bool {
     }
 }
 
-impl<F: FenceToken> fmt::Debug for LockHandle<F> {
+impl fmt::Debug for LockHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
             .field("key", &self.0.key)

@@ -14,7 +14,7 @@ use crate::client::holding::renewal_thread::{Renewable, Ticket};
 use crate::events::trace;
 use crate::seeded::{self, SeededBug};
 use crate::sync::{Instant, sleep, sleep_until, timeout};
-use crate::{BootTime, ExtendOutcome, FenceToken, LockHandle, Result, Ttl};
+use crate::{BootTime, ExtendOutcome, LockHandle, Result, Ttl};
 
 /// A backend takes a silence of one second for a dead connection; this is a little more.
 const TELLING_SILENCE: Duration = Duration::from_millis(1_100);
@@ -65,7 +65,7 @@ impl Renewal {
 }
 
 /// Starts the renewal of a freshly acquired lock, if its request asked for it.
-pub(crate) fn start<F: FenceToken>(lock: &LockHandle<F>, plan: Option<KeepAlive>) {
+pub(crate) fn start(lock: &LockHandle, plan: Option<KeepAlive>) {
     if let (Some(plan), Some(runtime)) = (plan, &lock.0.runtime) {
         // A lock is acquired once, so nothing was planned before.
         let _ = lock.0.renewal.plan.set(plan);
@@ -77,7 +77,7 @@ pub(crate) fn start<F: FenceToken>(lock: &LockHandle<F>, plan: Option<KeepAlive>
     }
 }
 
-async fn renew<F: FenceToken>(lock: LockHandle<F>, plan: KeepAlive) {
+async fn renew(lock: LockHandle, plan: KeepAlive) {
     lock.0.renewal.ran.store(true, Ordering::Relaxed);
     let mut due = Instant::now() + plan.every;
     loop {
@@ -115,7 +115,7 @@ fn goes_on_when_it_is_over() -> bool {
     seeded::has(SeededBug::RenewsTheLost) || seeded::has(SeededBug::RenewsTheReleased)
 }
 
-async fn extend_as_the_task<F: FenceToken>(lock: &LockHandle<F>, ttl: Ttl) -> Result<ExtendOutcome> {
+async fn extend_as_the_task(lock: &LockHandle, ttl: Ttl) -> Result<ExtendOutcome> {
     lock.0.promise_within(extend_bound(ttl));
     let _turn = lock.0.extending.lock().await;
     lock.0.renewal.has_turn.store(true, Ordering::Release);
@@ -124,13 +124,13 @@ async fn extend_as_the_task<F: FenceToken>(lock: &LockHandle<F>, ttl: Ttl) -> Re
     outcome
 }
 
-impl<F: FenceToken> HeldLock<F> {
+impl HeldLock {
     fn promise_within(&self, time: Duration) {
         self.renewal.promise(self.shared.clock.boot() + time);
     }
 }
 
-impl<F: FenceToken> Renewable for HeldLock<F> {
+impl Renewable for HeldLock {
     fn overdue_at(&self) -> Option<BootTime> {
         let plan = self.renewal.plan.get()?;
         if self.believed_for().is_zero() {
@@ -145,7 +145,7 @@ impl<F: FenceToken> Renewable for HeldLock<F> {
     }
 }
 
-async fn renew_in_its_place<F: FenceToken>(lock: LockHandle<F>) {
+async fn renew_in_its_place(lock: LockHandle) {
     let Some(plan) = lock.0.renewal.plan.get() else { return };
     if !lock.0.renewal.told.swap(true, Ordering::Relaxed) {
         trace::runtime_stands_still(lock.key());
@@ -170,11 +170,7 @@ async fn renew_in_its_place<F: FenceToken>(lock: LockHandle<F>) {
 
 /// Extends although the task may stand still in the middle of its own extend. `None` when a caller's extend stands in
 /// the middle: it may be a shorter one, so the lease must not be made longer beside it.
-async fn extend_beside_the_task<F: FenceToken>(
-    lock: &LockHandle<F>,
-    ttl: Ttl,
-    patience: Duration,
-) -> Option<Result<ExtendOutcome>> {
+async fn extend_beside_the_task(lock: &LockHandle, ttl: Ttl, patience: Duration) -> Option<Result<ExtendOutcome>> {
     // The task's extend is by the same ttl: whichever of the two arrives last leaves a lease that lasts as long as
     // either is believed in.
     let _turn = match lock.0.extending.try_lock() {

@@ -16,7 +16,7 @@ use std::thread;
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 use crate::time::{Clock, SystemClock};
-use crate::{BootTime, FenceToken, LockHandle};
+use crate::{BootTime, LockHandle};
 
 /// A lock with a renewal that somebody else can make.
 pub(crate) trait Renewable: Send + Sync {
@@ -59,7 +59,7 @@ impl Drop for Ticket {
 }
 
 /// Watches over the renewal of a lock, if its runtime may stand still while its process goes on.
-pub(crate) fn watch<F: FenceToken>(lock: &LockHandle<F>, runtime: &Handle) {
+pub(crate) fn watch(lock: &LockHandle, runtime: &Handle) {
     // A clock that a test moves by hand says nothing about the threads of this process.
     if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread || !lock.0.shared.clock.is_system() {
         return;

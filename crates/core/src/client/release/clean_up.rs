@@ -11,9 +11,7 @@ use crate::client::shared::Shared;
 use crate::contract::erased::PendingAcquire;
 use crate::events::trace;
 use crate::sync::{Handle, sleep, spawn, timeout};
-use crate::{
-    AcquireOutcome, BootTime, FenceToken, Key, LockError, LockHandle, LockId, ReleaseErrorHook, ReleaseOutcome, Result,
-};
+use crate::{AcquireOutcome, BootTime, Key, LockError, LockHandle, LockId, ReleaseErrorHook, ReleaseOutcome, Result};
 
 /// The longest one release may take before it counts as failed.
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,18 +20,13 @@ pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_WATCH: Duration = Duration::from_secs(120);
 
 /// Releases an id whose acquire has an unknown outcome, now and until it cannot matter any more.
-pub(crate) fn reap<F: FenceToken>(
-    shared: &Arc<Shared<F>>,
-    runtime: Option<&Handle>,
-    lock_id: LockId,
-    lease_end: BootTime,
-) {
+pub(crate) fn reap(shared: &Arc<Shared>, runtime: Option<&Handle>, lock_id: LockId, lease_end: BootTime) {
     shared.background.spawn(runtime, reap_until(shared.clone(), lock_id, lease_end));
 }
 
 /// An acquire whose caller left before its answer.
-pub(crate) struct Abandoned<F: FenceToken> {
-    pub(crate) call: PendingAcquire<F>,
+pub(crate) struct Abandoned {
+    pub(crate) call: PendingAcquire,
     pub(crate) lock_id: LockId,
     pub(crate) lease_end: BootTime,
     /// Whether an earlier request under the same id may own the lock, whatever this one is answered.
@@ -41,11 +34,7 @@ pub(crate) struct Abandoned<F: FenceToken> {
 }
 
 /// Awaits an acquire that its caller abandoned, and gives back what it, or an earlier one under its id, got.
-pub(crate) fn finish_and_undo<F: FenceToken>(
-    shared: &Arc<Shared<F>>,
-    runtime: Option<&Handle>,
-    abandoned: Abandoned<F>,
-) {
+pub(crate) fn finish_and_undo(shared: &Arc<Shared>, runtime: Option<&Handle>, abandoned: Abandoned) {
     let owned = shared.clone();
     shared.background.spawn(runtime, async move {
         // Releasing before the acquire has arrived would release nothing, so its end is awaited first.
@@ -61,7 +50,7 @@ pub(crate) fn finish_and_undo<F: FenceToken>(
 }
 
 /// Releases on behalf of a guard that was dropped. Tries again while the lease could still be alive.
-pub(crate) fn release_dropped<F: FenceToken>(lock: &LockHandle<F>) {
+pub(crate) fn release_dropped(lock: &LockHandle) {
     let (held, owned) = (&lock.0, lock.clone());
     held.shared.background.spawn(held.runtime.as_ref(), async move {
         let held = &owned.0;
@@ -80,7 +69,7 @@ pub(crate) fn release_dropped<F: FenceToken>(lock: &LockHandle<F>) {
 }
 
 /// One release with its own bound in time.
-pub(crate) async fn release<F: FenceToken>(shared: &Shared<F>, lock_id: &LockId) -> Result<ReleaseOutcome> {
+pub(crate) async fn release(shared: &Shared, lock_id: &LockId) -> Result<ReleaseOutcome> {
     match timeout(RELEASE_TIMEOUT, shared.release(lock_id)).await {
         Ok(outcome) => outcome,
         Err(_) => {
@@ -99,7 +88,7 @@ pub(crate) fn report(error: &LockError, key: &Key, lock_id: &LockId, hook: Optio
     }
 }
 
-async fn reap_until<F: FenceToken>(shared: Arc<Shared<F>>, lock_id: LockId, lease_end: BootTime) {
+async fn reap_until(shared: Arc<Shared>, lock_id: LockId, lease_end: BootTime) {
     for pause in [Duration::ZERO, Duration::from_millis(250), Duration::from_millis(750)] {
         sleep(pause).await;
         if matches!(release(&shared, &lock_id).await, Ok(ReleaseOutcome::Released)) {

@@ -12,13 +12,13 @@ use crate::client::shared::{Measure, Shared};
 use crate::contract::erased::{OwnedRequest, PendingAcquire};
 use crate::sync::Handle;
 use crate::telemetry::Operation;
-use crate::{AcquireOutcome, BootTime, FenceToken, LockId, Result};
+use crate::{AcquireOutcome, BootTime, LockId, Result};
 
 /// An acquire on the wire. Dropped before its answer it goes on in the background, and what it got is given back.
-pub(crate) struct InFlight<F: FenceToken> {
-    call: Option<PendingAcquire<F>>,
+pub(crate) struct InFlight {
+    call: Option<PendingAcquire>,
     measure: Option<Measure>,
-    shared: Arc<Shared<F>>,
+    shared: Arc<Shared>,
     runtime: Option<Handle>,
     lock_id: LockId,
     lease_end: BootTime,
@@ -26,10 +26,10 @@ pub(crate) struct InFlight<F: FenceToken> {
     was_unknown: bool,
 }
 
-impl<F: FenceToken> InFlight<F> {
+impl InFlight {
     /// Sends the request. `sent` is when the first request under this id left whose outcome is unknown, or now.
     pub(crate) fn start(
-        shared: &Arc<Shared<F>>,
+        shared: &Arc<Shared>,
         runtime: Option<&Handle>,
         request: OwnedRequest,
         sent: BootTime,
@@ -47,8 +47,8 @@ impl<F: FenceToken> InFlight<F> {
     }
 }
 
-impl<F: FenceToken> Future for InFlight<F> {
-    type Output = Result<AcquireOutcome<F>>;
+impl Future for InFlight {
+    type Output = Result<AcquireOutcome>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let call = self.call.as_mut().expect("an answered call is not polled again");
@@ -61,7 +61,7 @@ impl<F: FenceToken> Future for InFlight<F> {
     }
 }
 
-impl<F: FenceToken> Drop for InFlight<F> {
+impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
             let abandoned = clean_up::Abandoned {

@@ -24,8 +24,8 @@ use crate::events::trace;
 use crate::seeded::{self, SeededBug};
 use crate::sync::{Handle, Instant, sleep_until, timeout_at};
 use crate::{
-    AcquireOutcome, BootTime, Contention, ErrorCode, FenceToken, Guard, Lease, LockBackend, LockError, LockHandle,
-    LockId, Locker, Result, WakeHint,
+    AcquireOutcome, BootTime, Contention, ErrorCode, Guard, Lease, LockBackend, LockError, LockHandle, LockId, Locker,
+    Result, WakeHint,
 };
 
 /// How far past the wall the attempt made *at* the wall may reach.
@@ -39,7 +39,7 @@ const EXPIRY_SPREAD: Duration = Duration::from_millis(30);
 const ASK_AFTER: Duration = Duration::from_secs(1);
 
 /// Tries once, without a wall of its own: the backend bounds each call.
-pub(crate) async fn once<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Result<Guard<F>, Contention>> {
+pub(crate) async fn once(locker: &Locker, plan: &Plan) -> Result<Result<Guard, Contention>> {
     let mut acquisition = Acquisition::new(&locker.0, plan);
     let tried = cancellable(plan, async { Ok(acquisition.attempt(None).await) }).await?;
     match tried {
@@ -50,7 +50,7 @@ pub(crate) async fn once<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Resu
 }
 
 /// Tries until it has the lock or the budget is used.
-pub(crate) async fn until_acquired<F: FenceToken>(locker: &Locker<F>, plan: &Plan) -> Result<Guard<F>> {
+pub(crate) async fn until_acquired(locker: &Locker, plan: &Plan) -> Result<Guard> {
     let mut acquisition = Acquisition::new(&locker.0, plan);
     // Whoever does not wait stands in nobody's way.
     if plan.policy.is_patient() {
@@ -62,15 +62,15 @@ pub(crate) async fn until_acquired<F: FenceToken>(locker: &Locker<F>, plan: &Pla
     result
 }
 
-enum Tried<F: FenceToken> {
-    Acquired(Guard<F>),
+enum Tried {
+    Acquired(Guard),
     Contended(Contention),
     Failed(LockError),
 }
 
 /// One caller's effort for one key.
-struct Acquisition<'a, F: FenceToken> {
-    shared: &'a Arc<Shared<F>>,
+struct Acquisition<'a> {
+    shared: &'a Arc<Shared>,
     plan: &'a Plan,
     /// Made before the server hears of it, so that a lost reply can be owned up to. Changed only by
     /// [`change_id`](Self::change_id).
@@ -95,8 +95,8 @@ struct Acquisition<'a, F: FenceToken> {
     runtime: Option<Handle>,
 }
 
-impl<'a, F: FenceToken> Acquisition<'a, F> {
-    fn new(shared: &'a Arc<Shared<F>>, plan: &'a Plan) -> Self {
+impl<'a> Acquisition<'a> {
+    fn new(shared: &'a Arc<Shared>, plan: &'a Plan) -> Self {
         Self {
             lock_id: shared.backend.new_lock_id(&plan.key),
             shared,
@@ -113,7 +113,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
         }
     }
 
-    async fn drive(&mut self) -> Result<Guard<F>> {
+    async fn drive(&mut self) -> Result<Guard> {
         let wall = self.wall();
         let (mut scheduled, mut sleep) = (0, Duration::MAX);
         loop {
@@ -153,7 +153,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
     }
 
     /// Sleeps until the scheduled retry, trying in between whenever the lock may have become free.
-    async fn wait(&mut self, until: Instant, wall: Option<Instant>) -> Result<Option<Guard<F>>> {
+    async fn wait(&mut self, until: Instant, wall: Option<Instant>) -> Result<Option<Guard>> {
         let mut look = self.subscribe(until).await;
         while self.may_be_free(until, std::mem::take(&mut look)).await {
             match self.attempt(wall).await {
@@ -229,7 +229,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
         }
     }
 
-    async fn attempt(&mut self, wall: Option<Instant>) -> Tried<F> {
+    async fn attempt(&mut self, wall: Option<Instant>) -> Tried {
         self.attempts = self.attempts.saturating_add(1);
         self.leave_a_hopeless_id();
         if let Some(place) = &mut self.place {
@@ -265,7 +265,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
         tried
     }
 
-    fn judge(&mut self, outcome: Result<AcquireOutcome<F>>, sent: BootTime) -> Tried<F> {
+    fn judge(&mut self, outcome: Result<AcquireOutcome>, sent: BootTime) -> Tried {
         match outcome {
             Ok(AcquireOutcome::Acquired(lease)) => self.granted(lease, sent),
             Ok(AcquireOutcome::Contended(contention)) => {
@@ -287,7 +287,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
         }
     }
 
-    fn granted(&mut self, lease: Lease<F>, sent: BootTime) -> Tried<F> {
+    fn granted(&mut self, lease: Lease, sent: BootTime) -> Tried {
         let received = self.shared.clock.boot();
         let granted = Granted { sent, ttl: self.plan.ttl, expires_at: lease.expires_at, left: lease.left() };
         let granted = seeded::granted(granted, received, &*self.shared.clock);
@@ -299,9 +299,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
                     .with_hint("the ttl is shorter than a round trip to the backend");
             return Tried::Failed(late.with_key(&self.plan.key));
         }
-        if let Some(fence) = lease.fence.fence() {
-            trace::fence_near_limit(fence, &self.plan.key);
-        }
+        trace::fence_near_limit(lease.fence, &self.plan.key);
         self.unknown_since = None;
         Tried::Acquired(Guard::new(LockHandle::new(NewHold {
             shared: self.shared.clone(),
@@ -332,7 +330,7 @@ impl<'a, F: FenceToken> Acquisition<'a, F> {
         }
     }
 
-    fn give_up(&self, last: Tried<F>) -> LockError {
+    fn give_up(&self, last: Tried) -> LockError {
         match last {
             Tried::Failed(error) => error,
             Tried::Contended(_) | Tried::Acquired(_) => self.timed_out("held by another owner"),
@@ -385,7 +383,7 @@ fn after(sleep: Duration) -> Instant {
     now.checked_add(sleep).unwrap_or_else(|| now + Duration::from_secs(86_400 * 365))
 }
 
-impl<F: FenceToken> Drop for Acquisition<'_, F> {
+impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         self.reap();
     }

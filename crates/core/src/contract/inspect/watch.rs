@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::sync::{Instant, sleep_until};
 
 use crate::time::is_live;
-use crate::{Fence, FenceToken, Inspector, Key, ListRequest, LockInfo, Result, WakeHint};
+use crate::{Inspector, Key, ListRequest, LockInfo, Result, WakeHint};
 
 /// The pause between two looks when nothing hints at a change.
 const SCHEDULE: Duration = Duration::from_secs(1);
@@ -24,13 +24,13 @@ const PAGE_SIZE: u32 = 1000;
 /// What happened to one lock.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Transition<F: FenceToken = Fence> {
+pub struct Transition {
     /// What happened.
     pub kind: TransitionKind,
     /// The lock: as it is now, or as it was last seen if it is gone.
-    pub lock: LockInfo<F>,
+    pub lock: LockInfo,
     /// The lock that it took over from, for [`TransitionKind::Stolen`].
-    pub previous: Option<LockInfo<F>>,
+    pub previous: Option<LockInfo>,
 }
 
 /// The kinds of [`Transition`].
@@ -67,11 +67,11 @@ impl TransitionKind {
 
 /// Locks under observation: [`Inspector::watch`]. Keeps what it saw last in memory.
 #[derive(Debug)]
-pub struct Watch<F: FenceToken = Fence> {
-    inspector: Inspector<F>,
+pub struct Watch {
+    inspector: Inspector,
     prefix: String,
     /// What the last answered look found; `None` before the first.
-    known: Option<HashMap<Key, Seen<F>>>,
+    known: Option<HashMap<Key, Seen>>,
     hint: Option<WakeHint>,
     /// What the last look cost, and when it ended; `None` before the first.
     looked: Option<(Duration, Instant)>,
@@ -80,18 +80,18 @@ pub struct Watch<F: FenceToken = Fence> {
 }
 
 #[derive(Debug)]
-struct Seen<F: FenceToken> {
-    lock: LockInfo<F>,
+struct Seen {
+    lock: LockInfo,
     at: Instant,
 }
 
-impl<F: FenceToken> Watch<F> {
-    pub(super) fn new(inspector: Inspector<F>, prefix: String) -> Self {
+impl Watch {
+    pub(super) fn new(inspector: Inspector, prefix: String) -> Self {
         Self { inspector, prefix, known: None, hint: None, looked: None, answered: false }
     }
 
     /// The locks as they were at the last look, in no order.
-    pub fn locks(&self) -> impl Iterator<Item = &LockInfo<F>> {
+    pub fn locks(&self) -> impl Iterator<Item = &LockInfo> {
         self.known.iter().flat_map(HashMap::values).map(|seen| &seen.lock)
     }
 
@@ -103,7 +103,7 @@ impl<F: FenceToken> Watch<F> {
     ///
     /// # Cancel safety
     /// May be dropped and called again; no transition is lost.
-    pub async fn next(&mut self) -> Result<Vec<Transition<F>>> {
+    pub async fn next(&mut self) -> Result<Vec<Transition>> {
         self.pause().await;
         // Registered before the look, so that what happens after it is hinted at.
         if self.hint.is_none() {
@@ -131,7 +131,7 @@ impl<F: FenceToken> Watch<F> {
         }
     }
 
-    async fn look(&self) -> Result<HashMap<Key, Seen<F>>> {
+    async fn look(&self) -> Result<HashMap<Key, Seen>> {
         let mut fresh = HashMap::new();
         let mut cursor = None;
         loop {
@@ -146,7 +146,7 @@ impl<F: FenceToken> Watch<F> {
         }
     }
 
-    fn compare(&mut self, fresh: HashMap<Key, Seen<F>>) -> Vec<Transition<F>> {
+    fn compare(&mut self, fresh: HashMap<Key, Seen>) -> Vec<Transition> {
         let mut transitions = Vec::new();
         match self.known.take() {
             None => transitions.extend(fresh.values().map(|now| told(TransitionKind::Present, &now.lock))),
@@ -170,11 +170,11 @@ impl<F: FenceToken> Watch<F> {
     }
 }
 
-fn told<F: FenceToken>(kind: TransitionKind, lock: &LockInfo<F>) -> Transition<F> {
+fn told(kind: TransitionKind, lock: &LockInfo) -> Transition {
     Transition { kind, lock: lock.clone(), previous: None }
 }
 
-fn changed<F: FenceToken>(old: &LockInfo<F>, now: &LockInfo<F>, into: &mut Vec<Transition<F>>) {
+fn changed(old: &LockInfo, now: &LockInfo, into: &mut Vec<Transition>) {
     if old.reveal().lock_id == now.reveal().lock_id {
         if old.expires_at != now.expires_at {
             into.push(told(TransitionKind::Renewed, now));
@@ -188,7 +188,7 @@ fn changed<F: FenceToken>(old: &LockInfo<F>, now: &LockInfo<F>, into: &mut Vec<T
 }
 
 /// A lock that is not listed any more: it ended by itself if its lease would be over by now.
-fn gone<F: FenceToken>(old: &Seen<F>) -> Transition<F> {
+fn gone(old: &Seen) -> Transition {
     let over = old.at.elapsed() >= old.lock.free_in();
     told(if over { TransitionKind::Expired } else { TransitionKind::Released }, &old.lock)
 }

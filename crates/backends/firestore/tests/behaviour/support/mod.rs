@@ -134,7 +134,7 @@ pub fn request<'a>(key: &'a Key, lock_id: &'a LockId, millis: i64) -> AcquireReq
 }
 
 /// Acquires a lock that must be free, for half a minute.
-pub async fn take(backend: &impl LockBackend<Fence = syncguard_core::Fence>, name: &str) -> (LockId, Lease) {
+pub async fn take(backend: &impl LockBackend, name: &str) -> (LockId, Lease) {
     let (key, id) = (key(name), LockId::random());
     match backend.acquire(request(&key, &id, 30_000)).await.unwrap() {
         AcquireOutcome::Acquired(lease) => (id, lease),

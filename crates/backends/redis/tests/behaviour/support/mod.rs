@@ -47,17 +47,13 @@ pub(crate) struct Held {
 }
 
 /// One attempt with a fresh id.
-pub(crate) async fn attempt(
-    backend: &impl LockBackend<Fence = Fence>,
-    key: &Key,
-    ttl: Ttl,
-) -> Result<Result<Held, Contention>> {
+pub(crate) async fn attempt(backend: &impl LockBackend, key: &Key, ttl: Ttl) -> Result<Result<Held, Contention>> {
     attempt_with(backend, key, ttl, backend.new_lock_id(key)).await
 }
 
 /// One attempt with an id.
 pub(crate) async fn attempt_with(
-    backend: &impl LockBackend<Fence = Fence>,
+    backend: &impl LockBackend,
     key: &Key,
     ttl: Ttl,
     id: LockId,
@@ -71,12 +67,12 @@ pub(crate) async fn attempt_with(
 }
 
 /// Takes a lock that must be free.
-pub(crate) async fn take(backend: &impl LockBackend<Fence = Fence>, key: &Key) -> Held {
+pub(crate) async fn take(backend: &impl LockBackend, key: &Key) -> Held {
     attempt(backend, key, Ttl::DEFAULT).await.expect("acquire answers").expect("the lock is free")
 }
 
 /// The code of a failed attempt.
-pub(crate) async fn refusal(backend: &impl LockBackend<Fence = Fence>, key: &Key) -> ErrorCode {
+pub(crate) async fn refusal(backend: &impl LockBackend, key: &Key) -> ErrorCode {
     attempt(backend, key, Ttl::DEFAULT).await.expect_err("acquire fails").code()
 }
 

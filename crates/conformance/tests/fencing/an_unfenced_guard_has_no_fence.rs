@@ -1,7 +1,0 @@
-use syncguard_core::{Guard, Unfenced};
-
-fn use_it(guard: &Guard<Unfenced>) {
-    guard.fence();
-}
-
-fn main() {}
