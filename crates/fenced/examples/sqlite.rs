@@ -15,7 +15,7 @@ pub(crate) async fn story(db: &mut Connection) -> Result<(i64, Option<StaleFence
     sqlite::install(db)?; // once: the table of marks
 
     let sleeper = locker.lock("ledger").ttl(Duration::from_millis(50)).acquire().await?;
-    let take = async |tx: &mut Transaction<'_>| {
+    let take = |tx: &mut Transaction<'_>| {
         let changed = tx.execute("UPDATE ledger SET balance = balance - 10", []);
         changed.map(drop).map_err(|error| FenceError::from(syncguard_core::LockError::internal(error.to_string())))
     };

@@ -32,7 +32,7 @@
 //! # async fn deploy() {}
 //! # async fn migrate() {}
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! # let locker = syncguard::connect("memory:").await?;
 //! // Started on every host, done by one. That another one has it is an answer, not an error.
 //! if let Some(guard) = locker.lock("cron:report").keep_alive().try_acquire().await? {
@@ -55,9 +55,9 @@
 //! let mut database = rusqlite::Connection::open_in_memory()?;
 //! fenced::sqlite::install(&database)?;
 //! # database.execute_batch("CREATE TABLE ledger (closed)")?;
-//! let work = async |tx: &mut rusqlite::Transaction<'_>| {
+//! let work = |tx: &mut rusqlite::Transaction<'_>| {
 //!     tx.execute("UPDATE ledger SET closed = 1", [])?;
-//!     Ok::<_, Box<dyn std::error::Error>>(())
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 //! };
 //! locker.lock("ledger:close").run_fenced(&mut database, work).await?;
 //! # locker.shutdown(Duration::from_secs(5)).await;

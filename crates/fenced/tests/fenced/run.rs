@@ -26,11 +26,11 @@ async fn the_work_is_committed_under_the_fence_of_its_lock() {
     let locker = Locker::new(MemoryBackend::new());
     let mut db = database();
     for _ in 0..3 {
-        let work = async |tx: &mut rusqlite::Transaction<'_>| {
+        let done = locker.lock("ledger").run_fenced(&mut db, |tx| {
             insert(tx);
             Ok::<_, FenceError>("done")
-        };
-        assert_eq!(locker.lock("ledger").run_fenced(&mut db, work).await.unwrap(), "done");
+        });
+        assert_eq!(done.await.unwrap(), "done");
     }
     assert_eq!(rows(&db), 3);
     let stale = sqlite::begin(&mut db, &Key::new("ledger").unwrap(), Fence::new(2).unwrap()).unwrap_err().stale();
@@ -55,11 +55,11 @@ async fn work_that_fails_leaves_nothing_behind() {
     let locker = Locker::new(MemoryBackend::new());
     let mut db = database();
 
-    let work = async |tx: &mut rusqlite::Transaction<'_>| {
+    let failed = locker.lock("ledger").run_fenced(&mut db, |tx| {
         insert(tx);
         Err::<(), _>(Mine::Poor)
-    };
-    let error = locker.lock("ledger").run_fenced(&mut db, work).await.unwrap_err();
+    });
+    let error = failed.await.unwrap_err();
 
     assert!(matches!(error, Mine::Poor));
     assert_eq!(rows(&db), 0);
@@ -72,34 +72,17 @@ async fn a_stale_lock_does_not_begin_the_work() {
     let mut db = database();
     sqlite::begin(&mut db, &Key::new("ledger").unwrap(), Fence::MAX).unwrap().commit().unwrap();
 
-    let work = async |_: &mut rusqlite::Transaction<'_>| -> Result<(), Mine> { panic!("the work began") };
-    let error = locker.lock("ledger").run_fenced(&mut db, work).await.unwrap_err();
+    let refused = locker.lock("ledger").run_fenced(&mut db, |_| -> Result<(), Mine> { panic!("the work began") });
+    let error = refused.await.unwrap_err();
 
     let Mine::Fence(error) = error else { panic!("{error:?}") };
     assert_eq!(error.stale().unwrap().seen, Fence::MAX);
 }
 
-#[tokio::test(start_paused = true)]
-async fn work_that_outlives_its_lease_is_undone() {
-    let locker = Locker::new(MemoryBackend::new());
-    let mut db = database();
-
-    let work = async |tx: &mut rusqlite::Transaction<'_>| {
-        insert(tx);
-        tokio::time::sleep(Duration::from_secs(3600)).await;
-        Ok::<_, FenceError>(())
-    };
-    let error = locker.lock("ledger").ttl(Duration::from_secs(10)).run_fenced(&mut db, work).await.unwrap_err();
-
-    let FenceError::Failed(failure) = error else { panic!("{error:?}") };
-    assert_eq!(failure.code(), ErrorCode::LockLost);
-    assert_eq!(rows(&db), 0);
-}
-
 const INSERT: &str = "INSERT INTO ledger VALUES (1)";
 
 #[tokio::test]
-async fn both_drivers_of_postgres_are_gates() {
+async fn both_drivers_of_postgres_are_gates_and_undo_work_that_outlives_its_lease() {
     let url = syncguard_testkit::fresh_postgres_database();
     let mut client = crate::support::ledger::connect(&url).await;
     postgres::install(&client).await.unwrap();
@@ -107,15 +90,29 @@ async fn both_drivers_of_postgres_are_gates() {
     let mut pool = sqlx::PgPool::connect(&url).await.unwrap();
     let locker = Locker::new(MemoryBackend::new());
 
-    let work =
-        async |tx: &mut tokio_postgres::Transaction<'_>| Ok::<_, FenceError>(tx.execute(INSERT, &[]).await.unwrap());
-    let first = locker.lock("ledger").run_fenced(&mut client, work).await.unwrap();
-    let work = async |tx: &mut sqlx::Transaction<'static, sqlx::Postgres>| {
-        Ok::<_, FenceError>(sqlx::query(INSERT).execute(&mut **tx).await.unwrap().rows_affected())
-    };
-    let second = locker.lock("ledger").run_fenced(&mut pool, work).await.unwrap();
+    let first = locker.lock("ledger").run_fenced(&mut client, |tx| {
+        Box::pin(async move { Ok::<_, FenceError>(tx.execute(INSERT, &[]).await.unwrap()) })
+    });
+    let first = first.await.unwrap();
+    let second = locker.lock("ledger").run_fenced(&mut pool, |tx| {
+        Box::pin(
+            async move { Ok::<_, FenceError>(sqlx::query(INSERT).execute(&mut **tx).await.unwrap().rows_affected()) },
+        )
+    });
+    let second = second.await.unwrap();
 
     assert_eq!((first, second), (1, 1));
     let mark: i64 = client.query_one("SELECT fence FROM syncguard_marks", &[]).await.unwrap().get(0);
     assert_eq!(mark, 2);
+
+    let slow = locker.lock("ledger").ttl(Duration::from_millis(500)).run_fenced(&mut client, |tx| {
+        Box::pin(async move {
+            tx.execute(INSERT, &[]).await.unwrap();
+            std::future::pending::<Result<(), FenceError>>().await
+        })
+    });
+    let FenceError::Failed(failure) = slow.await.unwrap_err() else { panic!("not a failure") };
+    assert_eq!(failure.code(), ErrorCode::LockLost);
+    let rows: i64 = client.query_one("SELECT count(*) FROM ledger", &[]).await.unwrap().get(0);
+    assert_eq!(rows, 2, "work that outlived its lease is undone");
 }

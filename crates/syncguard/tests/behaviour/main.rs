@@ -4,6 +4,7 @@
 mod allocations;
 mod anatomy;
 mod blocking;
+mod closures;
 mod examples;
 mod open;
 mod waiters;
