@@ -24,6 +24,8 @@ use crate::output::{Output, escape};
 pub(crate) struct Backend {
     pub(crate) url: String,
     pub(crate) scheme: Scheme,
+    /// Root's store, where it exists beside the one of this user that was chosen by default.
+    roots_store: Option<PathBuf>,
     source: Source,
 }
 
@@ -39,6 +41,12 @@ impl Backend {
     /// The URL without its secrets, fit for a terminal.
     pub(crate) fn shown(&self) -> String {
         escape(&RedactedUrl::new(&self.url).to_string())
+    }
+
+    /// That root has a store too, where that is so.
+    pub(crate) fn two_stores(&self) -> Option<String> {
+        let Source::Default(own) = &self.source else { return None };
+        Some(two_stores(own, self.roots_store.as_deref()?))
     }
 
     /// The file of an embedded store, if it does not exist although it could.
@@ -61,6 +69,9 @@ pub(crate) fn resolve(global: &Global, url_on_command_line: bool, output: Output
     let backend = resolve_untouched(global, url_on_command_line, output)?;
     if let Source::Default(path) = &backend.source {
         make_parent(path)?;
+        if let Some(roots) = &backend.roots_store {
+            tell_of_roots_store(path, roots, output);
+        }
     }
     Ok(backend)
 }
@@ -74,7 +85,7 @@ pub(crate) fn resolve_untouched(
     refuse_misspelt_variables(env::vars_os().map(|(name, _)| name))?;
     let mut require = global.require.as_deref().map(parse_require).transpose()?;
     let found = from_arguments(global, url_on_command_line)?;
-    let backend = match found {
+    let mut backend = match found {
         Some(backend) => backend,
         None => match from_config_files(&mut require)? {
             Some((url, path)) => chosen(url, Source::File(path))?,
@@ -88,10 +99,10 @@ pub(crate) fn resolve_untouched(
     warn_of_exposed_password(&backend, output);
     transport::check(&backend, global.require_tls, output)?;
     refuse_memory(&backend)?;
-    if let Source::Default(path) = &backend.source
-        && require != Some(Require::Local)
-    {
-        warn_of_roots_store(path, Path::new(ROOTS_STORE), output);
+    let is_users = matches!(backend.source, Source::Default(_)) && !rustix::process::geteuid().is_root();
+    if is_users && require != Some(Require::Local) {
+        // Its folder is root's alone, so nobody else can look inside: not being allowed to is as good as seeing it.
+        backend.roots_store = Some(machines(ROOTS_STORE)).filter(|store| store.try_exists().unwrap_or(true));
     }
     Ok(backend)
 }
@@ -105,20 +116,30 @@ fn refuse_memory(backend: &Backend) -> Result<(), Failure> {
         .hint("use sqlite:PATH for this machine; memory: is for tests of programs that use the library"))
 }
 
-/// The default store is this user's. Where root has one too, two people may believe that they share one.
-fn warn_of_roots_store(own: &Path, roots: &Path, output: Output) {
-    // Its folder is root's alone, so nobody else can look inside: not being allowed to is as good as seeing it.
-    if own != roots && roots.try_exists().unwrap_or(true) {
-        output.warn(
-            &format!("the locks of this user are in {}, those of root in {}", show(own), show(roots)),
-            Some("share one on purpose with SYNCGUARD_URL=sqlite:PATH?mode=660; SYNCGUARD_REQUIRE=local silences this"),
-        );
+/// The default store is this user's. Where root has one too, two people may believe that they share one. Said once, to
+/// somebody who watches, and to whoever asks for details: cron would mail it for ever.
+fn tell_of_roots_store(own: &Path, roots: &Path, output: Output) {
+    let told = own.with_file_name("told-of-roots-store");
+    if output.verbose > 0 || (output.is_watched() && !told.exists()) {
+        output.warn(&two_stores(own, roots), Some(SHARE_ONE));
+    }
+    if output.is_watched() {
+        // Where it cannot be written, it is said again.
+        let _ = std::fs::write(told, "");
     }
 }
 
+fn two_stores(own: &Path, roots: &Path) -> String {
+    format!("the locks of this user are in {}, those of root in {}", show(own), show(roots))
+}
+
+/// What to do where a user and root have a store each.
+pub(crate) const SHARE_ONE: &str =
+    "share one on purpose with SYNCGUARD_URL=sqlite:PATH?mode=660; SYNCGUARD_REQUIRE=local silences this";
+
 fn chosen(url: String, source: Source) -> Result<Backend, Failure> {
     let scheme = Scheme::of(&url).map_err(|error| Failure::from_lock(&error, crate::exit::Stage::Opening))?;
-    Ok(Backend { url, scheme, source })
+    Ok(Backend { url, scheme, roots_store: None, source })
 }
 
 fn from_arguments(global: &Global, url_on_command_line: bool) -> Result<Option<Backend>, Failure> {
@@ -156,7 +177,7 @@ fn read_url_file(path: &Path) -> Result<String, Failure> {
 
 fn from_config_files(require: &mut Option<Require>) -> Result<Option<(String, PathBuf)>, Failure> {
     let user = config_home().map(|home| home.join("syncguard/config.toml"));
-    for path in user.into_iter().chain([PathBuf::from("/etc/syncguard/config.toml")]) {
+    for path in user.into_iter().chain([machines("/etc/syncguard/config.toml")]) {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
@@ -281,6 +302,16 @@ fn config_home() -> Option<PathBuf> {
     absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))
 }
 
+/// A file of the machine. A debug build looks for it below a folder that a test names, so that no test sees what the
+/// machine of its tester has; in what people install there is no such variable.
+fn machines(path: &str) -> PathBuf {
+    #[cfg(debug_assertions)]
+    if let Some(root) = absolute("SYNCGUARD_TEST_ROOT") {
+        return root.join(path.trim_start_matches('/'));
+    }
+    PathBuf::from(path)
+}
+
 const ROOTS_STATE: &str = "/var/lib";
 const ROOTS_STORE: &str = "/var/lib/syncguard/locks.db";
 
@@ -289,7 +320,7 @@ fn default_store() -> Result<Backend, Failure> {
     let directory = if let Some(state) = absolute("XDG_STATE_HOME") {
         state
     } else if rustix::process::geteuid().is_root() {
-        PathBuf::from(ROOTS_STATE)
+        machines(ROOTS_STATE)
     } else if let Some(home) = absolute("HOME") {
         home.join(".local/state")
     } else {

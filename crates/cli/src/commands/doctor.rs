@@ -13,7 +13,7 @@ use syncguard::{
 };
 
 use crate::args::DoctorArgs;
-use crate::config::Backend;
+use crate::config::{Backend, SHARE_ONE};
 use crate::exit::{self, Failure};
 use crate::output::{ERROR, GOOD, HINT, Output, WARNING, escape};
 
@@ -54,6 +54,9 @@ pub(crate) async fn doctor(args: &DoctorArgs, backend: &Backend, output: Output)
 }
 
 async fn examine(backend: &Backend, report: &mut HealthReport) {
+    if let Some(detail) = backend.two_stores() {
+        report.push(HealthStatus::Info, "another store", detail).hint(SHARE_ONE);
+    }
     if let Some(path) = backend.missing_file() {
         // Opening it would make it, and a look must not change what is looked at.
         let detail = format!("{} does not exist yet; the first lock makes it", path.display());

@@ -72,8 +72,12 @@ pub(crate) async fn fence(command: FenceCommand, output: Output) -> Result<u8, F
 
 type Checked = Result<(), FenceError>;
 
+#[cfg(any(feature = "postgres", feature = "redis"))]
+fn opening(error: &LockError) -> Failure {
+    Failure::from_lock(error, Stage::Opening)
+}
+
 async fn advance(args: &CheckArgs) -> Result<Checked, Failure> {
-    let opening = |error: LockError| Failure::from_lock(&error, Stage::Opening);
     // A folder may have a colon in its name; only a scheme that is known makes a URL.
     match Scheme::of(&args.marks) {
         Err(_) => {
@@ -91,8 +95,9 @@ async fn advance(args: &CheckArgs) -> Result<Checked, Failure> {
         }
         #[cfg(feature = "postgres")]
         Ok(Scheme::Postgres) => {
-            let builder = syncguard::postgres::PostgresBuilder::from_url(&args.marks).map_err(opening)?;
-            let client = Box::pin(builder.client()).await.map_err(opening)?;
+            let builder =
+                syncguard::postgres::PostgresBuilder::from_url(&args.marks).map_err(|error| opening(&error))?;
+            let client = Box::pin(builder.client()).await.map_err(|error| opening(&error))?;
             match syncguard::fenced::postgres::PostgresMarks::new(client).await {
                 Ok(marks) => Ok(marks.advance(&args.resource, args.fence).await),
                 Err(error) => Ok(Err(error)),
@@ -100,8 +105,8 @@ async fn advance(args: &CheckArgs) -> Result<Checked, Failure> {
         }
         #[cfg(feature = "redis")]
         Ok(Scheme::Redis) => {
-            let builder = syncguard::redis::RedisBuilder::from_url(&args.marks).map_err(opening)?;
-            let connection = Box::pin(builder.connection()).await.map_err(opening)?;
+            let builder = syncguard::redis::RedisBuilder::from_url(&args.marks).map_err(|error| opening(&error))?;
+            let connection = Box::pin(builder.connection()).await.map_err(|error| opening(&error))?;
             let marks = syncguard::fenced::redis::RedisMarks::new(connection, "syncguard:marks");
             Ok(marks.advance(&args.resource, args.fence).await)
         }

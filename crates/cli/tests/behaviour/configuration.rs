@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Lab, Said, finish};
+use crate::support::{Lab, Said, finish, own, pty};
 
 fn say(command: &mut Command) -> Said {
     finish(command.spawn().unwrap())
@@ -47,41 +47,66 @@ fn the_default_store_is_the_owners_alone() {
     assert_eq!((mode("state/syncguard"), mode("state/syncguard/locks.db")), (0o700, 0o600));
 }
 
+/// The command as a user who is not root, or as whoever tests, on a machine where root has a store or not.
+fn beside_root(lab: &Lab, roots_store: bool, as_root: bool, arguments: &[&str]) -> Command {
+    let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let theirs = lab.path("machine/var/lib/syncguard");
+    if roots_store {
+        std::fs::create_dir_all(&theirs).unwrap();
+        std::fs::write(theirs.join("locks.db"), "").unwrap();
+    }
+    let mut command = lab.program("env", [own()]);
+    if is_root && !as_root {
+        // As root makes it: the folder is closed to others.
+        open(lab.dir.path(), 0o755);
+        if roots_store {
+            open(&theirs, 0o700);
+        }
+        std::fs::create_dir_all(lab.path("state")).unwrap();
+        std::os::unix::fs::chown(lab.path("state"), Some(65534), Some(65534)).unwrap();
+        std::fs::copy(own(), lab.path("syncguard")).unwrap();
+        command = lab.program("setpriv", ["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(lab.path("syncguard"));
+    }
+    command.args(arguments).env_remove("SYNCGUARD_URL");
+    command
+}
+
+const RUN: [&str; 5] = ["run", "k", "--", "echo", "ran"];
+const TWO_STORES: &str = "the locks of this user are in ";
+
 #[test]
-fn a_user_beside_roots_store_is_warned_that_it_is_another_one() {
-    if !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: this user may not make a mount namespace (unshare --mount)");
+fn a_user_beside_roots_store_is_told_once_on_a_terminal_and_when_asking() {
+    let lab = Lab::new();
+    let run = |arguments: &[&str]| beside_root(&lab, true, false, arguments);
+    let on_a_terminal = || pty::spawn(&mut run(&RUN)).finish().stdout;
+
+    // cron mails everything that is said.
+    assert_eq!(say(&mut run(&RUN)).stderr, "");
+    let first = on_a_terminal();
+    assert!(first.contains(TWO_STORES) && first.contains("/var/lib/syncguard/locks.db"), "{first}");
+    assert!(first.contains("SYNCGUARD_URL=sqlite:PATH?mode=660"), "{first}");
+    assert_eq!(on_a_terminal(), "ran\r\n");
+    assert!(say(&mut run(&["run", "-v", "k", "--", "true"])).stderr.contains(TWO_STORES));
+    assert!(say(&mut run(&["doctor"])).stdout.contains(TWO_STORES));
+    assert!(!say(run(&["doctor"]).env("SYNCGUARD_REQUIRE", "local")).stdout.contains(TWO_STORES), "it is meant");
+}
+
+#[test]
+fn where_root_has_no_store_and_to_root_nothing_is_told() {
+    let lab = Lab::new();
+    let shown = pty::spawn(&mut beside_root(&lab, false, false, &RUN)).finish().stdout;
+    assert_eq!(shown, "ran\r\n");
+    if !rustix::process::geteuid().is_root() {
         return;
     }
     let lab = Lab::new();
-    std::fs::set_permissions(lab.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    std::fs::create_dir(lab.path("state")).unwrap();
-    std::os::unix::fs::chown(lab.path("state"), Some(65534), Some(65534)).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_syncguard"), lab.path("syncguard")).unwrap();
-    // As root makes it: the folder is closed to others.
-    let line = "mount -t tmpfs none /var/lib && if [ \"$1\" = shared ]; then install -d -m 700 /var/lib/syncguard && \
-                touch /var/lib/syncguard/locks.db; fi && \
-                exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$0\" run k -- echo ran";
-    let run = |roots: &str, require: &str| {
-        let plain = lab.bare::<&str>([]);
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", line]).arg(lab.path("syncguard")).arg(roots).env_clear();
-        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.env("SYNCGUARD_REQUIRE", require).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if require.is_empty() {
-            command.env_remove("SYNCGUARD_REQUIRE");
-        }
-        let said = say(&mut command);
-        assert_eq!((said.code, said.stdout.as_str()), (Some(0), "ran\n"), "{said:?}");
-        said.stderr
-    };
-
-    let warned = run("shared", "");
-    assert!(warned.contains("warning: the locks of this user are in "), "{warned}");
-    assert!(warned.contains("those of root in /var/lib/syncguard/locks.db"), "{warned}");
-    assert!(warned.contains("SYNCGUARD_URL=sqlite:PATH?mode=660"), "{warned}");
-    assert_eq!(run("alone", ""), "", "root has none");
-    assert_eq!(run("shared", "local"), "", "it is meant");
+    let root = |command: &mut Command| pty::spawn(command).finish().stdout;
+    assert_eq!(root(&mut beside_root(&lab, true, true, &RUN)), "ran\r\n", "with XDG_STATE_HOME");
+    std::fs::remove_file(lab.path("machine/var/lib/syncguard/locks.db")).unwrap();
+    assert_eq!(root(beside_root(&lab, false, true, &RUN).env_remove("XDG_STATE_HOME")), "ran\r\n");
+    assert!(lab.path("machine/var/lib/syncguard/locks.db").exists(), "root's own");
 }
 
 #[test]

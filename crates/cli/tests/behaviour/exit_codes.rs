@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use crate::support::{Lab, finish};
+use crate::support::{Lab, finish, own};
 use rustix::process::Signal;
 use syncguard::{Clock, SystemClock};
 
@@ -35,7 +35,7 @@ fn the_child_sees_its_lock_and_the_fence_grows() {
 #[test]
 fn the_lock_id_is_passed_only_when_asked_and_never_inherited() {
     let lab = Lab::new();
-    let inner = format!("{} run b -- sh -c 'echo inner=$SYNCGUARD_LOCK_ID'", env!("CARGO_BIN_EXE_syncguard"));
+    let inner = format!("{} run b -- sh -c 'echo inner=$SYNCGUARD_LOCK_ID'", own());
     let script = format!("echo ${{#SYNCGUARD_LOCK_ID}}; {inner}");
 
     let said = lab.say(["run", "--pass-lock-id", "a", "--", "sh", "-c", &script]);
@@ -170,7 +170,7 @@ fn a_scheme_whose_feature_is_off_names_the_feature() {
 #[test]
 fn a_nested_run_of_the_same_key_is_refused_at_once() {
     let lab = Lab::new();
-    let own = env!("CARGO_BIN_EXE_syncguard");
+    let own = own();
     let script = format!("{own} run b -- {own} run -w forever a -- echo ran; echo code=$?");
     let start = SystemClock.boot();
 
@@ -184,14 +184,12 @@ fn a_nested_run_of_the_same_key_is_refused_at_once() {
 #[test]
 fn a_closed_reader_is_no_reason_to_panic_or_to_keep_the_lock() {
     let lab = Lab::new();
-    let own = env!("CARGO_BIN_EXE_syncguard");
+    let own = own();
     let script = format!(
         "{own} status free-key | true; {own} doctor | true; {own} --help | true; {own} run -v k -- true 2>&1 | true"
     );
 
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", &script]).env("SYNCGUARD_URL", lab.url()).stderr(std::process::Stdio::piped());
-    let said = finish(shell.stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let said = finish(lab.program("sh", ["-c", &script]).spawn().unwrap());
 
     assert!(!said.stderr.contains("panicked"), "{said:?}");
     assert!(!lab.is_locked("k"));

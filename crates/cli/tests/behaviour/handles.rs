@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::support::{Lab, Said, finish};
+use crate::support::{Lab, Said, finish, own};
 use serde_json::Value;
 
 fn json(said: &Said) -> Value {
@@ -112,15 +112,13 @@ fn a_handle_can_come_from_stdin_or_from_the_environment() {
 #[test]
 fn a_shell_can_eval_the_handle_and_notices_a_failure() {
     let lab = Lab::new();
-    let own = env!("CARGO_BIN_EXE_syncguard");
+    let own = own();
     let script = format!(
         "set -e; eval \"$({own} acquire --format env \"it's mine\")\"; trap '{own} release' EXIT
          echo \"$SYNCGUARD_KEY $SYNCGUARD_FENCE\"; {own} status \"it's mine\" >/dev/null && echo held"
     );
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", &script]).env("SYNCGUARD_URL", lab.url()).stdout(Stdio::piped()).stderr(Stdio::piped());
 
-    let said = finish(shell.spawn().unwrap());
+    let said = finish(lab.program("sh", ["-c", &script]).spawn().unwrap());
 
     assert_eq!((said.code, said.stdout.as_str()), (Some(0), "it's mine 000000000000001\nheld\n"), "{said:?}");
     assert!(!lab.is_locked("it's mine"));
@@ -144,16 +142,14 @@ fn a_shell_can_eval_the_handle_and_notices_a_failure() {
 
 /// A shell inside of somebody else's lock.
 fn in_a_shell(lab: &Lab, script: &str) -> Said {
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", script]).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
-    shell.env("SYNCGUARD_URL", lab.url()).env("SYNCGUARD_LOCK_ID", "AAAAAAAAAAAAAAAAAAAAAA");
-    finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    let mut shell = lab.program("sh", ["-c", script]);
+    finish(shell.env("SYNCGUARD_LOCK_ID", "AAAAAAAAAAAAAAAAAAAAAA").spawn().unwrap())
 }
 
 #[test]
 fn a_handle_that_nobody_gets_is_no_lock() {
     let lab = Lab::new();
-    let own = env!("CARGO_BIN_EXE_syncguard");
+    let own = own();
     for form in ["", "--json", "--format env"] {
         for target in [">/dev/full", ">&-"] {
             let said = in_a_shell(&lab, &format!("{own} acquire {form} k {target}"));

@@ -6,7 +6,7 @@
 
 use std::process::Child;
 
-use crate::support::{Lab, finish, is_alive, read_when_there, until};
+use crate::support::{Lab, finish, is_alive, own, read_when_there, until};
 use rustix::process::Signal;
 
 const HOSTS: [&str; 2] = ["cron@host-1", "cron@host-2"];
@@ -127,7 +127,7 @@ fn the_other_host_leads_when_the_leader_dies() {
 #[test]
 fn a_late_holder_cannot_write_over_its_successor() {
     for (backend, lab) in labs() {
-        let own = env!("CARGO_BIN_EXE_syncguard");
+        let own = own();
         let marks = lab.path("marks");
         // The first sleeps past the loss of its lock (here: an operator breaks it) and then tries to write.
         let go = lab.path("go");

@@ -3,13 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use crate::support::{Lab, finish, is_alive, read_when_there, until};
+use crate::support::{Lab, finish, is_alive, own, read_when_there, until};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
-
-fn own() -> &'static str {
-    env!("CARGO_BIN_EXE_syncguard")
-}
 
 /// A script that leaves a process behind and ends; the process lives until a file appears.
 fn leaving(lab: &Lab, code: u8) -> String {
@@ -140,13 +136,9 @@ fn as_process_1_orphans_are_collected() {
     let script = "i=0; while [ $((i += 1)) -le 20 ]; do (sh -c 'exit 0' & ) ; done; n=1; tries=0; \
                   while [ $n -gt 0 ] && [ $((tries += 1)) -lt 600 ]; do sleep 0.05; \
                   n=$(cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '); done; echo zombies $n";
-    let inner = lab.command(["run", "k", "--", "sh", "-c", script]);
-    let mut command = Command::new("unshare");
-    command.args(unshare).arg(inner.get_program()).args(inner.get_args()).env_clear();
-    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let run = [&unshare[..], &[own(), "run", "k", "--", "sh", "-c", script]].concat();
 
-    let said = finish(command.spawn().unwrap());
+    let said = finish(lab.program("unshare", run).spawn().unwrap());
 
     assert_eq!((said.code, said.stdout.as_str()), (Some(0), "zombies 0\n"), "{said:?}");
 }
@@ -156,12 +148,7 @@ fn without_proc_the_promise_is_qualified_before_the_start() {
     let lab = Lab::new();
     let hide = |flags: &str| {
         let line = format!("mount -t tmpfs none /proc && exec \"$0\" run {flags} k -- echo ran");
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", &line, own()]).env_clear();
-        let plain = lab.command::<&str>([]);
-        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        finish(command.spawn().unwrap())
+        finish(lab.program("unshare", ["--mount", "sh", "-c", &line, own()]).spawn().unwrap())
     };
     if !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
         eprintln!("SKIPPED: this user may not make a mount namespace (unshare --mount)");
@@ -189,13 +176,10 @@ fn two_users_exclude_each_other_on_a_store_that_their_group_shares() {
     std::os::unix::fs::chown(lab.path("shared"), Some(0), Some(20_000)).unwrap();
     std::fs::set_permissions(lab.path("shared"), PermissionsExt::from_mode(0o2770)).unwrap();
     let user = |uid: u32, arguments: &[&str]| {
-        let mut command = Command::new("setpriv");
-        command.arg(format!("--reuid={uid}")).args([&format!("--regid={uid}"), "--groups=20000"]);
+        let rights = [format!("--reuid={uid}"), format!("--regid={uid}"), "--groups=20000".to_owned()];
+        let mut command = lab.program("setpriv", rights);
         command.arg(lab.path("syncguard")).args(arguments);
-        let plain = lab.command::<&str>([]);
-        command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.env("SYNCGUARD_URL", format!("sqlite:{}?mode=660", lab.path("shared/locks.db").display()));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         finish(command.spawn().unwrap())
     };
 

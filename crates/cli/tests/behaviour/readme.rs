@@ -10,9 +10,8 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use crate::support::Lab;
+use crate::support::{Lab, own};
 use snapbox::IntoData;
 
 /// Ends the output of one command in the output of a whole block.
@@ -75,7 +74,7 @@ fn codes_of(job: &str) -> Vec<String> {
         script(&lab.path(program), "exit 0");
     }
     fs::remove_file(lab.path("bin/syncguard")).unwrap();
-    let recorded = format!("{} \"$@\"\ncode=$?\necho $code >>codes\nexit $code", env!("CARGO_BIN_EXE_syncguard"));
+    let recorded = format!("{} \"$@\"\ncode=$?\necho $code >>codes\nexit $code", own());
     script(&lab.path("bin/syncguard"), &recorded);
     run(&lab, &Block { line: 0, steps: vec![Step { command: format!("RUN_ID=7\n{job}"), output: String::new() }] });
     fs::read_to_string(lab.path("codes")).unwrap().lines().map(str::to_owned).collect()
@@ -148,7 +147,7 @@ fn blocks(page: &str) -> Vec<Block> {
 /// that can be asked to end.
 fn furnished(lab: Lab) -> Lab {
     fs::create_dir(lab.path("bin")).unwrap();
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_syncguard"), lab.path("bin/syncguard")).unwrap();
+    std::os::unix::fs::symlink(own(), lab.path("bin/syncguard")).unwrap();
     let cargo = "[ \"$1 $2 $3\" = 'run -q --' ] || exit 2\nshift 3\nexec syncguard \"$@\"";
     script(&lab.path("bin/cargo"), cargo);
     script(&lab.path("deploy.sh"), "touch started\nexec sleep 60");
@@ -176,19 +175,13 @@ fn run(lab: &Lab, block: &Block) -> String {
     // A file and not a pipe: a job in the background would keep a pipe open.
     let output = File::create(lab.path("output")).unwrap();
     let search = format!("{}:{}", lab.path("bin").display(), std::env::var("PATH").unwrap());
-    let mut shell = Command::new("timeout");
-    shell.args(["60", "bash", "block.sh"]).env_clear();
-    if lab.is_on_a_server() {
-        shell.env("SYNCGUARD_URL", lab.url());
+    let mut shell = lab.program("timeout", ["60", "bash", "block.sh"]);
+    if !lab.is_on_a_server() {
+        shell.env_remove("SYNCGUARD_URL");
     }
     let status = shell
         .env("PATH", search)
-        .env("HOME", lab.dir.path())
-        .env("USER", "ci")
-        .env("XDG_STATE_HOME", lab.path("state"))
-        .env("XDG_CONFIG_HOME", lab.path("config"))
         .current_dir(lab.dir.path())
-        .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
         .stderr(output)
         .status()

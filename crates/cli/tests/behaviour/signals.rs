@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Lab, Running, finish, is_alive, members, read_when_there, until};
+use crate::support::{Lab, Running, finish, is_alive, members, own, read_when_there, until};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal};
 
@@ -40,12 +40,8 @@ fn each_signal_is_forwarded_to_the_running_command() {
             ready(&lab)
         );
         let ready_file = lab.path("ready");
-        let mut command = std::process::Command::new("env");
-        let inner = lab.command(["run", "--ttl", "20s", "k", "--", "sh", "-c"]);
-        command.arg("--default-signal=INT,QUIT").arg(inner.get_program()).args(inner.get_args());
-        command.arg(format!("echo $$ >{}.tmp; {script}", ready_file.display()));
-        command.env("SYNCGUARD_URL", lab.url()).stdin(Stdio::null());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = lab.program("env", ["--default-signal=INT,QUIT", own(), "run", "--ttl", "20s", "k"]);
+        command.args(["--", "sh", "-c", &format!("echo $$ >{}.tmp; {script}", ready_file.display())]);
         let process = command.spawn().unwrap();
         read_when_there(&ready_file);
         let running = Running { child: Pid::INIT, process };
@@ -162,12 +158,8 @@ fn a_signal_that_was_ignored_stays_ignored() {
     let lab = Lab::new();
     let script = format!("{}; sleep 0.5; echo survived", ready(&lab));
     let ready_file = lab.path("ready");
-    let mut command = std::process::Command::new("env");
-    let inner = lab.command(["run", "k", "--", "sh", "-c"]);
-    command.arg("--ignore-signal=HUP").arg(inner.get_program()).args(inner.get_args());
+    let mut command = lab.program("env", ["--ignore-signal=HUP", own(), "run", "k", "--", "sh", "-c"]);
     command.arg(format!("echo $$ >{}.tmp; {script}", ready_file.display()));
-    command.env("SYNCGUARD_URL", lab.url()).stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let running = Running { process: command.spawn().unwrap(), child: Pid::INIT };
     let child = Pid::from_raw(read_when_there(&ready_file).trim().parse().unwrap()).unwrap();
 

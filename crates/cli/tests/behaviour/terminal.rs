@@ -3,23 +3,13 @@
 //! The child then shares our process group, because the terminal's keys go to the foreground group, and
 //! a wait is shown by a spinner.
 
-use std::process::Command;
-
 use crate::support::pty::{self, OnTerminal};
-use crate::support::{Lab, is_alive, read_when_there, until};
+use crate::support::{Lab, is_alive, own, read_when_there, until};
 use rustix::process::{Pid, Signal};
 
 /// Runs a shell line on a terminal of its own.
 fn on_a_terminal(lab: &Lab, line: &str) -> OnTerminal {
-    let mut command = Command::new("sh");
-    command.args(["-c", line]).env_clear();
-    command.envs([("PATH", std::env::var("PATH").unwrap()), ("USER", "ci".to_owned()), ("TERM", "xterm".to_owned())]);
-    command.env("HOME", lab.dir.path()).env("SYNCGUARD_URL", lab.url());
-    pty::spawn(&mut command)
-}
-
-fn own() -> &'static str {
-    env!("CARGO_BIN_EXE_syncguard")
+    pty::spawn(&mut lab.program("sh", ["-c", line]))
 }
 
 /// A command that says which group it is in, counts INT, and ends when a file appears. It ignores HUP, which the kernel
@@ -108,10 +98,7 @@ fn the_interrupt_key_ends_a_wait_and_the_loop_around_it() {
     let holder = lab.hold(&[], "k");
     let log = lab.path("log");
     let line = format!("for i in 1 2 3; do echo $i >>{}; {} run -w 60s k -- true; done", log.display(), own());
-    let mut bash = Command::new("bash");
-    bash.args(["-c", &line]).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
-    bash.env("TERM", "xterm").env("HOME", lab.dir.path()).env("SYNCGUARD_URL", lab.url());
-    let mut terminal = pty::spawn(&mut bash);
+    let mut terminal = pty::spawn(&mut lab.program("bash", ["-c", &line]));
     terminal.until_shown("held by");
 
     terminal.type_in(b"\x03");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Lab, finish, read_when_there, until};
+use crate::support::{Lab, finish, own, read_when_there, until};
 use rustix::process::Signal;
 use syncguard::{Clock, SystemClock};
 
@@ -126,17 +126,16 @@ fn eight_shells_never_overlap_and_their_fences_are_dense() {
     );
     let shells: Vec<_> = (0..8)
         .map(|_| {
-            let mut command = std::process::Command::new("sh");
-            let own = env!("CARGO_BIN_EXE_syncguard");
+            let own = own();
             let cycles = format!(
                 "for i in 1 2 3 4 5; do {own} run -q -w 60s k -- sh -c '{script}' || echo FAILED >>{}; done",
                 log.display()
             );
-            command.args(["-c", &cycles]).env("SYNCGUARD_URL", lab.url()).spawn().unwrap()
+            lab.program("sh", ["-c", &cycles]).spawn().unwrap()
         })
         .collect();
-    for mut shell in shells {
-        shell.wait().unwrap();
+    for shell in shells {
+        finish(shell);
     }
 
     let lines = std::fs::read_to_string(&log).unwrap();

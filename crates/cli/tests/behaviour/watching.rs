@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
-use crate::support::{Lab, finish, pty, until};
+use crate::support::{Lab, finish, own, pty, until};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use syncguard_testkit::{RedisOptions, RedisServer};
@@ -178,13 +178,11 @@ fn a_terminal_that_takes_nothing_does_not_keep_a_watch_from_ending() {
 #[test]
 fn a_signal_ends_a_watch_and_the_terminal_is_as_it_was() {
     let lab = Lab::on_redis();
-    let own = env!("CARGO_BIN_EXE_syncguard");
+    let own = own();
     let modes = "stty -a | grep -o -E -- '-?(icanon|echo) ' | tr -d '\\n'";
     let script = format!("timeout --foreground -s TERM 2 {own} watch; {modes}; echo .");
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &script]).env("SYNCGUARD_URL", lab.url()).env("TERM", "xterm");
 
-    let said = pty::spawn(&mut shell).finish();
+    let said = pty::spawn(&mut lab.program("sh", ["-c", &script])).finish();
 
     assert!(said.stdout.contains("q quit") && said.stdout.contains("icanon echo ."), "{said:?}");
 }

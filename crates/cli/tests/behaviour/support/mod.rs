@@ -30,6 +30,11 @@ pub(crate) struct Lab {
     emulator: Option<emulator::Emulator>,
 }
 
+/// The command that is tested.
+pub(crate) fn own() -> &'static str {
+    env!("CARGO_BIN_EXE_syncguard")
+}
+
 /// How a command ended and what it said.
 #[derive(Debug)]
 pub(crate) struct Said {
@@ -100,22 +105,35 @@ impl Lab {
 
     /// The command, on this lab's store, seeing nothing of the tester's environment.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
-        let mut command = self.bare(arguments);
-        command.env("SYNCGUARD_URL", self.url());
-        command
+        self.program(own(), arguments)
     }
 
     /// The command without a URL.
     pub(crate) fn bare<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_syncguard"));
+        let mut command = self.command(arguments);
+        command.env_remove("SYNCGUARD_URL");
+        command
+    }
+
+    /// A shell, or what else starts the command, with the surroundings of [`command`](Self::command): the one place that
+    /// makes them. Neither the tester's environment nor their home, configuration and stores, nor those of the machine.
+    pub(crate) fn program<S: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", self.dir.path())
             .env("USER", "ci")
+            .env("TERM", "xterm")
             .env("XDG_CONFIG_HOME", self.path("config"))
             .env("XDG_STATE_HOME", self.path("state"))
+            .env("SYNCGUARD_TEST_ROOT", self.path("machine"))
+            .env("SYNCGUARD_URL", self.url())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal};
 
 use super::tree::{Outer, Surrounding, surround};
 use super::witness::marked;
-use super::{Lab, until};
+use super::{Lab, own, until};
 
 /// A place that another user can use, with the command and a program in it that changes to root.
 pub(crate) struct Sudo {
@@ -25,7 +25,7 @@ impl Sudo {
         std::fs::create_dir(lab.path("store")).unwrap();
         std::os::unix::fs::chown(lab.path("store"), Some(65534), Some(65534)).unwrap();
         // A link where that is possible: many copies at once keep a disk busy for longer than a lease lasts.
-        let (own, reachable) = (env!("CARGO_BIN_EXE_syncguard"), lab.path("syncguard"));
+        let (own, reachable) = (own(), lab.path("syncguard"));
         std::fs::hard_link(own, &reachable).or_else(|_| std::fs::copy(own, &reachable).map(drop)).unwrap();
         let program = lab.path("become-root");
         std::fs::copy(find("setpriv"), &program).unwrap();

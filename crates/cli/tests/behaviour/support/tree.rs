@@ -1,14 +1,14 @@
 //! A run around a tree of processes of every kind, and the ways in which it loses its lock.
 
 use std::fmt::Write as _;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use rustix::process::{Pid, Signal};
 use syncguard_testkit::{Fault, FaultProxy};
 
 use super::pty::{self, OnTerminal};
 use super::witness::{Marked, marked};
-use super::{Lab, Said, finish, read_when_there, until};
+use super::{Lab, Said, finish, own, read_when_there, until};
 
 /// The kinds of processes, each with the shell line that starts one in the background.
 pub(crate) const KINDS: [(&str, &str); 8] = [
@@ -82,20 +82,9 @@ impl Tree {
         let url_of_run = link.as_ref().map_or_else(|| url.clone(), |link| link.url(&url));
         let mark = format!("{}-{}", std::process::id(), lab.dir.path().file_name().unwrap().to_str().unwrap());
         let script = script(&lab);
-        let run = [
-            env!("CARGO_BIN_EXE_syncguard"),
-            "run",
-            "--ttl",
-            "9s",
-            "--pass-lock-id",
-            "k",
-            "--",
-            "env",
-            &format!("TREE={mark}"),
-            "sh",
-            &script,
-        ]
-        .map(str::to_owned);
+        let run =
+            [own(), "run", "--ttl", "9s", "--pass-lock-id", "k", "--", "env", &format!("TREE={mark}"), "sh", &script]
+                .map(str::to_owned);
         let outer = surround(&lab, &url_of_run, surrounding, &run, &mark);
         until("every kind is there", || {
             let alive = marked("TREE", &mark);
@@ -193,24 +182,16 @@ fn script(lab: &Lab) -> String {
 }
 
 pub(crate) fn surround(lab: &Lab, url: &str, surrounding: Surrounding, run: &[String], mark: &str) -> Outer {
-    let plain = lab.command::<&str>([]);
     let mut command = match surrounding {
-        Surrounding::Pipe | Surrounding::Terminal => Command::new(&run[0]),
-        Surrounding::Process1 => Command::new("unshare"),
+        Surrounding::Pipe | Surrounding::Terminal => lab.program(&run[0], &run[1..]),
+        Surrounding::Process1 => lab.program("unshare", ["--pid", "--fork", "--kill-child", "--mount-proc"]),
     };
-    match surrounding {
-        Surrounding::Pipe | Surrounding::Terminal => command.args(&run[1..]),
-        Surrounding::Process1 => command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).args(run),
-    };
-    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command
-        .env("SYNCGUARD_URL", url)
-        .env("OUTER", mark)
-        .env("SYNCGUARD", env!("CARGO_BIN_EXE_syncguard"))
-        .env("TERM", "xterm");
+    if surrounding == Surrounding::Process1 {
+        command.args(run);
+    }
+    command.env("SYNCGUARD_URL", url).env("OUTER", mark).env("SYNCGUARD", own());
     if surrounding == Surrounding::Terminal {
         return Outer::OnTerminal(pty::spawn(&mut command));
     }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Outer::Piped(command.spawn().unwrap())
 }
