@@ -7,6 +7,7 @@ mod bench;
 mod cargo;
 #[cfg(test)]
 mod dependencies;
+mod fresh;
 mod instructions;
 mod junit;
 mod matrix;
@@ -49,6 +50,8 @@ enum Task {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
+    /// Type the README's two commands as root and as an ordinary user who have nothing but Rust; takes as long as that does
+    Fresh,
     /// Measure one backend, the guards, the recovery after a silence, ten thousand waiters, the start of the command, or
     /// everything beside its peers
     #[command(after_help = bench::COMMON)]
@@ -114,6 +117,7 @@ fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Setup => setup::run().map(|()| ExitCode::SUCCESS),
         Task::Test { quick, packages, nextest } => test::run(quick, &packages, &nextest),
+        Task::Fresh => fresh::run(),
         Task::Bench { subject, arguments } => bench::run(subject, &arguments),
         Task::BenchCheck => bench::check(),
         Task::Instructions { accept } => instructions::run(accept),

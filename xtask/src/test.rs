@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use syncguard_testkit::place::Folder;
 use syncguard_testkit::shared::Servers;
 
 use crate::junit::{self, TestCase};
@@ -77,7 +78,10 @@ impl Steps {
         if let Some(reason) = servers.firestore_absent() {
             println!("note: {reason}");
         }
-        let status = cargo::command(&arguments).envs(servers.environment()).status()?;
+        let home = Folder::new("home")?;
+        let mut command = cargo::command(&arguments);
+        cargo::hide_the_tester(&mut command, home.path());
+        let status = command.envs(servers.environment()).status()?;
         drop(servers);
         self.note("tests", status.success());
         let text = fs::read_to_string(&report).with_context(|| format!("no report at {}", report.display()))?;
@@ -142,7 +146,10 @@ impl Steps {
         let arguments = line(&["test", "--doc"], &scope, &[]);
         announce(&arguments);
         let mut passed = 0;
-        let status = each_line(&mut cargo::command(&arguments), |line| passed += summary::doctests_passed(line))?;
+        let home = Folder::new("home")?;
+        let mut command = cargo::command(&arguments);
+        cargo::hide_the_tester(&mut command, home.path());
+        let status = each_line(&mut command, |line| passed += summary::doctests_passed(line))?;
         self.doctests_passed += passed;
         self.note("doctests", status.success());
         Ok(())

@@ -36,7 +36,7 @@ pub(crate) enum Ship {
     },
     /// Compare the public API with the newest release
     Semver,
-    /// Build every feature alone and every pair of features
+    /// Run clippy with no feature, every feature alone and every pair of features
     Features,
     /// Check licences, sources, banned crates and advisories of the dependencies
     Deny {
