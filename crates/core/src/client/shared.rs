@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::release::background::Background;
-use crate::client::waiting::queue::Queues;
+use crate::client::waiting::place::Rooms;
 use crate::events::trace;
 use crate::telemetry::{LockEvent, Operation, Reason};
 use crate::time::Clock;
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     pub(crate) backend: AnyBackend,
     pub(crate) clock: Arc<dyn Clock>,
     /// Who waits for which key.
-    pub(crate) queues: Queues,
+    pub(crate) rooms: Rooms,
     /// Releases and clean-up that nobody awaits any more.
     pub(crate) background: Background,
     /// The hook of requests that have none of their own.
@@ -36,8 +36,8 @@ impl Shared {
         trace::describe_metrics();
         let name = Arc::from(backend.capabilities().backend.as_ref());
         let clock = crate::seeded::clock(clock);
-        let (queues, background) = (Queues::default(), Background::default());
-        Self { backend, clock, queues, background, on_release_error, name }
+        let (rooms, background) = (Rooms::default(), Background::default());
+        Self { backend, clock, rooms, background, on_release_error, name }
     }
 
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {

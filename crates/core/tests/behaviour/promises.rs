@@ -380,7 +380,7 @@ async fn an_id_of_unknown_fate_is_reaped_also_when_the_wall_cuts_its_second_atte
     let locker = Locker::new(LostThenRefused { memory: memory.clone(), acquires: Arc::default() });
 
     let error = locker.lock("k").ttl(60 * SECOND).timeout(SECOND).acquire().await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::AcquisitionTimeout);
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout);
     locker.drain().await;
 
     assert!(!memory.is_locked(&Key::new("k").unwrap()).await.unwrap(), "the lost grant blocks the key");
