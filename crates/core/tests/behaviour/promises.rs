@@ -337,6 +337,7 @@ impl LockBackend for Forgetful {
 struct LostThenRefused {
     memory: MemoryBackend,
     acquires: Arc<AtomicU32>,
+    recovers: Option<tokio::time::Instant>,
 }
 
 impl LockBackend for LostThenRefused {
@@ -349,6 +350,9 @@ impl LockBackend for LostThenRefused {
             0 => {
                 let _ = self.memory.acquire(request).await?;
                 Err(LockError::new(ErrorCode::NetworkTimeout, "reply lost").ambiguous())
+            }
+            _ if self.recovers.is_some_and(|at| at <= tokio::time::Instant::now()) => {
+                self.memory.acquire(request).await
             }
             _ => {
                 sleep(4 * SECOND).await;
@@ -374,10 +378,24 @@ impl LockBackend for LostThenRefused {
     }
 }
 
+/// As after an ordinary failover: the first reply is lost, and the server owns up when most of the lease is over.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_owned_up_to_late_is_renewed_in_time() {
+    let recovers = Some(tokio::time::Instant::now() + 22 * SECOND);
+    let memory = MemoryBackend::new();
+    let locker = Locker::new(LostThenRefused { memory, acquires: Arc::default(), recovers });
+
+    let guard = locker.lock("k").ttl(30 * SECOND).wait_forever().keep_alive().acquire().await.unwrap();
+    assert!(guard.remaining() < 8 * SECOND, "{:?}", guard.remaining());
+    sleep(60 * SECOND).await;
+
+    guard.check().unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_id_of_unknown_fate_is_reaped_also_when_the_wall_cuts_its_second_attempt() {
     let memory = MemoryBackend::new();
-    let locker = Locker::new(LostThenRefused { memory: memory.clone(), acquires: Arc::default() });
+    let locker = Locker::new(LostThenRefused { memory: memory.clone(), acquires: Arc::default(), recovers: None });
 
     let error = locker.lock("k").ttl(60 * SECOND).timeout(SECOND).acquire().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::NetworkTimeout);

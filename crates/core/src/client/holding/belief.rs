@@ -16,6 +16,9 @@ use crate::{BootTime, LossReason, Timestamp, Ttl};
 pub(crate) struct Belief {
     /// When belief ends unless a renewal moves it. Only [`renew`](Self::renew) moves it later.
     deadline: BootTime,
+    /// When the present lease counts from: its request left then, or it is as old as if it had. The pace of renewal
+    /// counts from here, as the deadline does.
+    since: BootTime,
     /// The longest hold that the request allowed, as a moment. The deadline never passes it.
     hold_until: Option<BootTime>,
     /// When the lease ends on the backend's clock. For people: no decision reads it.
@@ -64,6 +67,7 @@ impl Belief {
     pub(crate) fn new(granted: Granted, hold_until: Option<BootTime>) -> Self {
         Self {
             deadline: capped(granted.deadline(), hold_until),
+            since: granted.since(),
             hold_until,
             expires_at: granted.expires_at,
             ttl: granted.ttl,
@@ -122,9 +126,27 @@ impl Belief {
             return false;
         }
         self.deadline = capped(renewed.deadline(), self.hold_until);
+        self.since = renewed.since();
         self.expires_at = renewed.expires_at;
         self.ttl = renewed.ttl;
         true
+    }
+
+    /// When the lease is to be renewed next by a holder that renews it to `ttl` at every `every`, and whose last try
+    /// failed at `failed`.
+    ///
+    /// Counted from where belief counts. From the grant, a lease that was owned up to late would be lost before its
+    /// first renewal was due.
+    pub(crate) fn next_renewal(&self, ttl: Ttl, every: Duration, failed: Option<BootTime>) -> BootTime {
+        let due = if self.ttl < ttl {
+            // Somebody shortened the lease by hand: it has to be renewed sooner.
+            self.since + self.deadline.since(self.since) / 2
+        } else {
+            self.since + every
+        };
+        // After a failure sooner than the next turn, so that the lease has room for several.
+        let pause = (every / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        failed.map_or(due, |failed| failed + pause)
     }
 
     /// How long the lock may still be held before its longest hold is over; `None` without such a limit.
@@ -159,6 +181,11 @@ impl Belief {
 }
 
 impl Granted {
+    /// From when on this lease counts, by its deadline.
+    fn since(&self) -> BootTime {
+        self.deadline() - self.ttl.duration().saturating_sub(margin(self.ttl))
+    }
+
     /// When this lease stops being believed in.
     ///
     /// A grant may be older than the request that it answers, because it owns up to an earlier one. What is left of it
@@ -256,6 +283,26 @@ mod tests {
         assert_eq!(belief.remaining(at(1_000)), Duration::from_millis(990));
         belief.may_shorten(at(1_000), Ttl::from_millis(60_000).unwrap());
         assert_eq!(belief.remaining(at(1_000)), Duration::from_millis(990), "asking for more gives nothing yet");
+    }
+
+    #[test]
+    fn renewals_count_from_where_belief_counts() {
+        let (ttl, every) = (Ttl::from_millis(TTL_MS).unwrap(), Duration::from_secs(3));
+        let mut belief = belief();
+        assert_eq!(belief.next_renewal(ttl, every, None), at(3_000));
+        assert_eq!(belief.next_renewal(ttl, every, Some(at(3_400))), at(4_150), "a failure is repeated sooner");
+        assert!(belief.renew(granted(5_000, TTL_MS), at(5_100)));
+        assert_eq!(belief.next_renewal(ttl, every, None), at(8_000));
+
+        let owned_up = Granted { left: Some(Duration::from_secs(4)), ..granted(8_000, TTL_MS) };
+        let late = Belief::new(owned_up, None);
+        assert_eq!(late.remaining(at(8_000)), Duration::from_millis(3_900));
+        assert_eq!(late.next_renewal(ttl, every, None), at(5_000), "at once");
+
+        let short = Belief::new(granted(0, 1_000), None);
+        assert_eq!(short.next_renewal(ttl, every, None), at(495), "a shortened lease is renewed in its middle");
+        let capped = Belief::new(granted(0, TTL_MS), Some(at(4_000)));
+        assert_eq!(capped.next_renewal(ttl, every, None), at(3_000), "the longest hold does not hurry it");
     }
 
     #[test]

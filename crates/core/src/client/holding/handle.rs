@@ -279,7 +279,7 @@ impl LockHandle {
 
 impl HeldLock {
     // Every change of a belief is complete when its method returns, so a panic elsewhere leaves it whole.
-    fn belief(&self) -> MutexGuard<'_, Belief> {
+    pub(crate) fn belief(&self) -> MutexGuard<'_, Belief> {
         self.belief.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

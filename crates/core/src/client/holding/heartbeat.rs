@@ -13,7 +13,7 @@ use crate::client::holding::handle::{HeldLock, extend_bound, no_answer};
 use crate::client::holding::renewal_thread::{Renewable, Ticket};
 use crate::events::trace;
 use crate::seeded::{self, SeededBug};
-use crate::sync::{Instant, sleep, sleep_until, timeout};
+use crate::sync::{sleep, timeout};
 use crate::{BootTime, ExtendOutcome, LockHandle, Result, Ttl};
 
 /// A backend takes a silence of one second for a dead connection; this is a little more.
@@ -69,7 +69,7 @@ pub(crate) fn start(lock: &LockHandle, plan: Option<KeepAlive>) {
     if let (Some(plan), Some(runtime)) = (plan, &lock.0.runtime) {
         // A lock is acquired once, so nothing was planned before.
         let _ = lock.0.renewal.plan.set(plan);
-        lock.0.promise_within(plan.every);
+        lock.0.promise(plan, None);
         runtime.spawn(renew(lock.clone(), plan));
         // Schedules have a clock of their own, which no thread outside of them can follow.
         #[cfg(not(all(test, syncguard_shuttle)))]
@@ -79,32 +79,26 @@ pub(crate) fn start(lock: &LockHandle, plan: Option<KeepAlive>) {
 
 async fn renew(lock: LockHandle, plan: KeepAlive) {
     lock.0.renewal.ran.store(true, Ordering::Relaxed);
-    let mut due = Instant::now() + plan.every;
+    let mut failed = None;
     loop {
         // Listened for before the lease is looked at, so that no change falls between the two.
         let mut changed = std::pin::pin!(lock.0.changed.notified());
         changed.as_mut().enable();
-        if lock.ttl() < plan.ttl {
-            // Somebody shortened the lease by hand: it has to be renewed sooner.
-            due = due.min(Instant::now() + lock.remaining() / 2);
-        }
-        lock.0.promise_within(due.saturating_duration_since(Instant::now()));
+        let pause = lock.0.promise(plan, failed);
         tokio::select! {
-            () = sleep_until(due) => {}
+            () = sleep(pause) => {}
             _ = lock.lost(), if !goes_on_when_it_is_over() => return,
             () = changed => continue,
         }
         match extend_as_the_task(&lock, plan.ttl).await {
-            Ok(ExtendOutcome::Extended(_)) => due = Instant::now() + plan.every,
+            Ok(ExtendOutcome::Extended(_)) => failed = None,
             Ok(ExtendOutcome::Absent(_)) => return,
             Err(error) => {
                 trace::renewal_failed(&error, lock.key());
                 if seeded::has(SeededBug::OneFailureEndsRenewal) {
                     return;
                 }
-                // Sooner than the next turn, so that the lease has room for several failures.
-                let pause = (plan.every / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
-                due = Instant::now() + pause;
+                failed = Some(lock.0.shared.clock.boot());
             }
         }
     }
@@ -125,6 +119,14 @@ async fn extend_as_the_task(lock: &LockHandle, ttl: Ttl) -> Result<ExtendOutcome
 }
 
 impl HeldLock {
+    /// Promises to renew when it is due, and returns how long that is from now.
+    fn promise(&self, plan: KeepAlive, failed: Option<BootTime>) -> Duration {
+        let due = self.belief().next_renewal(plan.ttl, plan.every, failed);
+        let now = self.shared.clock.boot();
+        self.renewal.promise(due.max(now));
+        due.since(now)
+    }
+
     fn promise_within(&self, time: Duration) {
         self.renewal.promise(self.shared.clock.boot() + time);
     }
