@@ -212,6 +212,7 @@ macro_rules! __for_each_case {
             client::a_sleeping_waiter_is_woken_by_a_release,
             client::the_timeout_is_a_wall_while_the_lock_is_held,
             client::the_timeout_is_a_wall_while_the_backend_hangs,
+            client::a_silent_backend_is_not_told_as_a_holder,
             client::a_timeout_of_zero_is_one_attempt,
             client::max_retries_counts_retries,
             client::a_retry_delay_of_zero_retries,

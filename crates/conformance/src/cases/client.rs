@@ -110,8 +110,25 @@ pub async fn the_timeout_is_a_wall_while_the_backend_hangs<H: Harness>(h: &H) {
 
     let error = Locker::new(backend).lock("k").timeout(ms(400)).acquire().await.expect_err("nobody answers");
 
-    assert_eq!(error.code(), ErrorCode::AcquisitionTimeout, "{error:?}");
+    assert_eq!(error.code(), ErrorCode::NetworkTimeout, "nobody was seen who holds it: {error:?}");
     assert_within(started.elapsed(), ms(400), h.slack());
+}
+
+/// That somebody held the lock long ago says nothing once the backend is silent, to whoever asks and to those behind. A
+/// backend that is only too slow for the last look is another matter.
+pub async fn a_silent_backend_is_not_told_as_a_holder<H: Harness>(h: &H) {
+    let (other, silent, slow) = (h.backend().await, faulty(h).await.without_hints(), faulty(h).await.without_hints());
+    take(&other, &key("k"), LONG).await;
+    (2..20).for_each(|call| silent.nth(Operation::Acquire, call, Fault::Hang));
+    slow.always(Operation::Acquire, Fault::LateReply(ms(100)));
+    for (backend, code) in [(silent, ErrorCode::NetworkTimeout), (slow, ErrorCode::AcquisitionTimeout)] {
+        let locker = Locker::new(backend);
+        let waits = (0..3).map(|_| tokio::spawn(locker.lock("k").timeout(ms(1_500)).acquire()));
+        for wait in waits.collect::<Vec<_>>() {
+            let error = wait.await.expect("no panic").expect_err("it was not to be had");
+            assert_eq!(error.code(), code, "{error:?}");
+        }
+    }
 }
 
 fn assert_within(elapsed: Duration, promised: Duration, slack: Duration) {

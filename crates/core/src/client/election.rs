@@ -50,7 +50,7 @@ impl Election {
     }
 
     /// Leads again and again: runs `work` in each term, drops it when the leadership is lost, and campaigns anew, until
-    /// the work returns by itself.
+    /// the work returns by itself. Work of a term is not polled again after the deadline of its lease.
     ///
     /// The work is made anew for each term, so its closure gives every term its own copy of what it moves: `move |lock|
     /// { let mailer = mailer.clone(); async move { … } }`, or `async |lock| …` with what it borrows.
@@ -67,15 +67,8 @@ impl Election {
     {
         loop {
             let leadership = self.campaign().await?;
-            let finished = match self.on_lost {
-                OnLost::Continue => Some(work(leadership.guard.handle()).await),
-                OnLost::Stop => tokio::select! {
-                    biased;
-                    value = work(leadership.guard.handle()) => Some(value),
-                    _ = leadership.guard.lost() => None,
-                },
-            };
-            if let Some(value) = finished {
+            let guard = &leadership.guard;
+            if let Some(value) = self.on_lost.heed(guard.lost(), || work(guard.handle())).await {
                 leadership.guard.release_quietly().await;
                 return Ok(value);
             }

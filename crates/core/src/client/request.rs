@@ -31,6 +31,24 @@ pub enum OnLost {
     Continue,
 }
 
+impl OnLost {
+    /// Does the work; `None` if it was stopped by the loss, which is asked for before each poll of the work.
+    pub(crate) async fn heed<Running: Future>(
+        self,
+        lost: impl Future<Output = LossReason>,
+        work: impl FnOnce() -> Running,
+    ) -> Option<Running::Output> {
+        match self {
+            Self::Continue => Some(work().await),
+            Self::Stop => tokio::select! {
+                biased;
+                _ = lost => None,
+                value = work() => Some(value),
+            },
+        }
+    }
+}
+
 /// A request for one lock. Finish it with [`try_acquire`](Self::try_acquire), [`acquire`](Self::acquire) or
 /// [`run`](Self::run).
 #[must_use = "a request does nothing until it is used"]
@@ -270,9 +288,9 @@ impl LockRequest {
     /// Waits for the lock within the budget.
     ///
     /// # Errors
-    /// [`AcquisitionTimeout`](crate::ErrorCode::AcquisitionTimeout) when somebody else held it for the whole budget;
-    /// the last transient error when the backend was not to be reached at its end; otherwise as
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`AcquisitionTimeout`](crate::ErrorCode::AcquisitionTimeout) when somebody else held it to the end of the budget;
+    /// [`NetworkTimeout`](crate::ErrorCode::NetworkTimeout) or the last transient error when the backend did not answer at
+    /// its end; otherwise as [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
@@ -283,7 +301,9 @@ impl LockRequest {
         Ok(guard)
     }
 
-    /// Waits for the lock, runs the work under it and releases. The work is dropped at the moment the lock is lost.
+    /// Waits for the lock, runs the work under it and releases. The work is dropped at the moment the lock is lost: it is
+    /// not polled again after the deadline, also when the process was stopped meanwhile. A step that is running goes on to
+    /// the next `.await` that has to wait.
     ///
     /// The outer result speaks of the lock; what the work returns, also its own `Result`, is inside. `run` is strict:
     /// the value of work that finished after its lock was lost is dropped, because another holder may have worked
@@ -350,13 +370,8 @@ impl LockRequest {
     {
         let on_lost = self.on_lost;
         let guard = self.acquire().await?;
-        let value = match on_lost {
-            OnLost::Continue => work(guard.handle()).await,
-            OnLost::Stop => tokio::select! {
-                biased;
-                value = work(guard.handle()) => value,
-                _ = guard.lost() => return Err(guard.lost_error()),
-            },
+        let Some(value) = on_lost.heed(guard.lost(), || work(guard.handle())).await else {
+            return Err(guard.lost_error());
         };
         let loss = guard.loss();
         Ok((guard, Report { value, loss }))

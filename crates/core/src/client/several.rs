@@ -66,7 +66,8 @@ impl LockAllRequest {
         Ok(all)
     }
 
-    /// Takes all of them, runs the work under them and releases. The work is dropped when any of them is lost.
+    /// Takes all of them, runs the work under them and releases. The work is dropped when any of them is lost, and not
+    /// polled again after the deadline of any.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockLost`](crate::ErrorCode::LockLost) when one did not last.
@@ -81,13 +82,8 @@ impl LockAllRequest {
         let on_lost = self.on_lost;
         let all = self.acquire().await?;
         let handles = all.guards.iter().map(Guard::handle).collect();
-        let value = match on_lost {
-            OnLost::Continue => work(handles).await,
-            OnLost::Stop => tokio::select! {
-                biased;
-                value = work(handles) => value,
-                _ = all.lost() => return Err(all.lost_error()),
-            },
+        let Some(value) = on_lost.heed(all.lost(), || work(handles)).await else {
+            return Err(all.lost_error());
         };
         if on_lost == OnLost::Stop {
             all.check()?;

@@ -31,7 +31,7 @@ pub enum ErrorCode {
     RateLimited,
     /// No answer came in time. The server may have acted: see [`LockError::is_ambiguous`].
     NetworkTimeout,
-    /// The lock stayed with another owner for the whole budget.
+    /// The lock stayed with another owner to the end of the budget. A backend that did not answer is not told so.
     AcquisitionTimeout,
     /// The caller's cancellation token fired.
     Aborted,

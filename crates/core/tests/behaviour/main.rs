@@ -6,6 +6,7 @@ mod client;
 mod drops;
 mod inspect;
 mod metrics;
+mod pauses;
 mod promises;
 mod release_hooks;
 mod simulation;

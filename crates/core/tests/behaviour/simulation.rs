@@ -45,12 +45,12 @@ impl Dice {
 
 /// The machine's clock: timers run on tokio's, and suspend moves boot time and the server's time past them.
 #[derive(Debug, Default)]
-struct SleepyClock {
+pub(crate) struct SleepyClock {
     slept_ms: AtomicU64,
 }
 
 impl SleepyClock {
-    fn suspend(&self, for_ms: u64) {
+    pub(crate) fn suspend(&self, for_ms: u64) {
         self.slept_ms.fetch_add(for_ms, Ordering::SeqCst);
     }
 }

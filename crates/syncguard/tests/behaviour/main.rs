@@ -7,4 +7,5 @@ mod blocking;
 mod closures;
 mod examples;
 mod open;
+mod paused;
 mod waiters;

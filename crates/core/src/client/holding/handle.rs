@@ -156,11 +156,23 @@ impl LockHandle {
     /// Resolves when the lock is lost, must be presumed lost, or was released.
     ///
     /// While the runtime is polled it resolves at the guard's deadline (as late as a timer is), which lies 1 % of the
-    /// ttl and at least 5 ms *before* the lease ends in the storage, and within a second after the machine slept.
+    /// ttl and at least 5 ms *before* the lease ends in the storage, and within a second after the machine slept. Every
+    /// poll reads the clock: in a `select!` that is `biased` and names it first, nothing after it is polled at or after
+    /// the deadline.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
     pub async fn lost(&self) -> LossReason {
+        let mut told = std::pin::pin!(self.told_of_loss());
+        // A process that was stopped goes on where it was, before its runtime has looked at any timer.
+        std::future::poll_fn(|context| match self.loss() {
+            Some(reason) => std::task::Poll::Ready(reason),
+            None => told.as_mut().poll(context),
+        })
+        .await
+    }
+
+    async fn told_of_loss(&self) -> LossReason {
         loop {
             self.remaining_below(Duration::ZERO).await;
             if let Some(reason) = self.0.loss_at(self.0.shared.clock.boot()) {

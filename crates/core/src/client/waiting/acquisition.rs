@@ -35,6 +35,7 @@ pub(crate) async fn once(locker: &Locker, plan: &Plan) -> Result<Result<Guard, C
         Tried::Acquired(guard) => Ok(Ok(guard)),
         Tried::Contended(contention) => Ok(Err(contention)),
         Tried::Failed(error) => Err(error),
+        Tried::CutOff => Err(LockError::internal("a single try has no end of its budget")),
     }
 }
 
@@ -51,6 +52,8 @@ enum Tried {
     Acquired(Guard),
     Contended(Contention),
     Failed(LockError),
+    /// By the end of the budget.
+    CutOff,
 }
 
 /// One caller's effort for one key.
@@ -92,6 +95,7 @@ impl<'a> Acquisition<'a> {
                         return Ok(guard);
                     }
                     Tried::Contended(contention) => place.on(Event::Contended(contention)),
+                    Tried::CutOff => place.on(Event::CutOff),
                     Tried::Failed(error) if !error.is_transient() => return Err(error),
                     Tried::Failed(error) => {
                         self.effort.failed(&error);
@@ -109,8 +113,8 @@ impl<'a> Acquisition<'a> {
                     place.on(event)
                 }
                 Step::GiveUp => {
-                    let (others_fail, free_in) = place.what_others_know();
-                    return Err(self.effort.in_vain(&*shared.clock, &plan.key, others_fail, free_in));
+                    let known = place.what_is_known();
+                    return Err(self.effort.in_vain(&*shared.clock, &plan.key, known));
                 }
             };
         }
@@ -136,7 +140,8 @@ impl<'a> Acquisition<'a> {
             None => {
                 // Dropping the call gave it, and the id with what was unknown of it before, to the background.
                 self.unknown_since = None;
-                Tried::Failed(self.effort.cut_off(&*self.shared.clock, &self.plan.key))
+                self.effort.cut_off();
+                Tried::CutOff
             }
         }
     }

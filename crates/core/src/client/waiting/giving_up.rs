@@ -23,12 +23,14 @@ pub(super) struct Effort {
     contention: Option<(Contention, Instant)>,
     /// The failure after it, if the last attempt failed.
     failure: Option<LockError>,
+    /// Whether the last attempt was cut off by the end of the budget.
+    is_cut_off: bool,
 }
 
 impl Effort {
     pub(super) fn new(started: Option<Instant>, clock: &dyn Clock) -> Self {
         let started = started.unwrap_or_else(Instant::now);
-        Self { started, started_boot: clock.boot(), attempts: 0, contention: None, failure: None }
+        Self { started, started_boot: clock.boot(), attempts: 0, contention: None, failure: None, is_cut_off: false }
     }
 
     /// The end of the budget, and of the attempt made at its end.
@@ -49,68 +51,46 @@ impl Effort {
         self.failure = None;
     }
 
+    pub(super) fn cut_off(&mut self) {
+        self.is_cut_off = true;
+    }
+
     pub(super) fn failed(&mut self, error: &LockError) {
         self.failure = Some(error.clone());
     }
 
-    /// The budget is used. `others_fail` when the storage fails the other waiters of this process, `free_in` is how long
-    /// the lock stays taken by what they know.
-    pub(super) fn in_vain(
-        &self,
-        clock: &dyn Clock,
-        key: &Key,
-        others_fail: bool,
-        free_in: Option<Duration>,
-    ) -> LockError {
-        match &self.failure {
+    /// The budget is used. `known` is what the waiters of this process know of a holder, if any of them waits: whether
+    /// they see one, and how long its lease lasts.
+    pub(super) fn in_vain(&self, clock: &dyn Clock, key: &Key, known: Option<(bool, Option<Duration>)>) -> LockError {
+        let (sees_a_holder, free_in) = known.unwrap_or((self.contention.is_some(), None));
+        let error = match &self.failure {
             Some(failure) => failure.clone(),
-            None if others_fail => self.silence("it does not answer the other waiters of this process", clock, key),
-            None => self.timed_out("held by another owner", clock, key).with_free_in(free_in.or(self.free_in())),
-        }
-    }
-
-    /// The last attempt was cut off by the end of the budget.
-    pub(super) fn cut_off(&self, clock: &dyn Clock, key: &Key) -> LockError {
-        let error = match (&self.failure, self.contention) {
-            (Some(failure), _) => failure.clone(),
-            (None, Some(_)) => {
-                let why = "held by another owner; the last attempt was not answered in time";
-                self.timed_out(why, clock, key).with_free_in(self.free_in())
+            None if sees_a_holder => {
+                let why = "held by another owner";
+                self.timed_out(ErrorCode::AcquisitionTimeout, why, clock).with_free_in(free_in.or(self.free_in()))
             }
-            (None, None) => self.silence("it did not answer", clock, key),
+            None => self.timed_out(ErrorCode::NetworkTimeout, "the backend did not answer", clock),
         };
-        error.ambiguous()
+        let error = error.with_key(key);
+        if self.is_cut_off { error.ambiguous() } else { error }
     }
 
-    fn timed_out(&self, why: &str, clock: &dyn Clock, key: &Key) -> LockError {
+    fn timed_out(&self, code: ErrorCode, why: &str, clock: &dyn Clock) -> LockError {
         let tried = match self.attempts {
             0 => "behind other waiters of this process".to_owned(),
             1 => "1 attempt".to_owned(),
             attempts => format!("{attempts} attempts"),
         };
-        let text = format!("not acquired within {:?} ({tried}, {why})", self.waited());
-        let error = LockError::new(ErrorCode::AcquisitionTimeout, text);
-        self.hinted(error, "wait longer with a larger timeout, or look who holds it with inspect", clock).with_key(key)
-    }
-
-    fn silence(&self, what: &str, clock: &dyn Clock, key: &Key) -> LockError {
-        let text = format!("the backend was asked for {:?}, and {what}", self.waited());
-        let error = LockError::new(ErrorCode::NetworkTimeout, text);
-        self.hinted(error, "nobody is known to hold the lock: look whether the backend is up", clock).with_key(key)
-    }
-
-    fn hinted(&self, error: LockError, hint: &'static str, clock: &dyn Clock) -> LockError {
-        if self.timers_ran_ahead(clock) {
-            return error.with_hint(
-                "the runtime's time is paused (start_paused), so its timers fire before a real backend can answer; \
-                 use the memory backend or a runtime whose time runs",
-            );
-        }
-        error.with_hint(hint)
-    }
-
-    fn waited(&self) -> Duration {
-        Duration::from_millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+        let waited = Duration::from_millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let hint = if self.timers_ran_ahead(clock) {
+            "the runtime's time is paused (start_paused), so its timers fire before a real backend can answer; \
+             use the memory backend or a runtime whose time runs"
+        } else if code == ErrorCode::NetworkTimeout {
+            "look whether the backend is up: syncguard doctor names the check that fails"
+        } else {
+            "wait longer with a larger timeout, or look who holds it with inspect"
+        };
+        LockError::new(code, format!("not acquired within {waited:?} ({tried}, {why})")).with_hint(hint)
     }
 
     /// How long the holder that was seen last may still keep the lock, for whoever wants to come back then.

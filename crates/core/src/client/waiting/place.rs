@@ -115,12 +115,13 @@ impl<'a> Place<'a> {
         self.hint.is_some()
     }
 
-    /// Whether the storage fails the others here, and how long the lock stays taken if nobody renews its lease.
-    pub(crate) fn what_others_know(&self) -> (bool, Option<Duration>) {
-        let keys = self.rooms.keys();
-        let room = self.bell.as_ref().and_then(|_| keys.get(self.key));
-        let free_in = room.and_then(Room::free_at).map(|at| at.saturating_duration_since(Instant::now()));
-        (room.is_some_and(Room::storage_fails), free_in)
+    /// What is known in the room of a holder: whether one is seen, and how long its lease lasts if nobody renews it.
+    /// `None` outside of a room.
+    pub(crate) fn what_is_known(&self) -> Option<(bool, Option<Duration>)> {
+        self.bell.as_ref()?;
+        let (keys, now) = (self.rooms.keys(), Instant::now());
+        let room = keys.get(self.key)?;
+        Some((room.sees_a_holder(now), room.free_at().map(|at| at.saturating_duration_since(now))))
     }
 
     fn pass_on(&self) {

@@ -35,6 +35,8 @@ pub(crate) enum Event {
     Contended(Contention),
     /// Its request failed, and may be repeated.
     Failed,
+    /// Its request was cut off by the end of its budget.
+    CutOff,
 }
 
 /// What a waiter does next.
@@ -130,6 +132,10 @@ pub(crate) struct Room {
     look: bool,
     /// Requests in a row that failed.
     failures: u32,
+    /// Whether the last answer was that somebody holds the lock.
+    is_held: bool,
+    /// When the first request left that nothing was heard after.
+    unanswered: Option<Instant>,
     /// When the holder's lease can be taken over, as the last answer said.
     free_at: Option<Instant>,
     /// When the first looks for it. `None` once it has.
@@ -174,9 +180,14 @@ impl Room {
                     return Step::GiveUp;
                 }
             }
+            Event::CutOff => {
+                self.settle(waiter, now);
+                return Step::GiveUp;
+            }
             Event::Failed => {
                 self.settle(waiter, now);
                 self.failures = self.failures.saturating_add(1);
+                (self.is_held, self.unanswered) = (false, None);
                 (self.free_at, self.look_at) = (None, None);
                 if !std::mem::take(&mut waiter.is_scheduled) {
                     return self.step_back(waiter, now);
@@ -202,6 +213,7 @@ impl Room {
     pub(crate) fn leave(&mut self, waiter: &mut Waiter, now: Instant) -> bool {
         if std::mem::take(&mut waiter.is_asking) {
             self.asking -= 1;
+            self.unanswered = self.unanswered.filter(|_| self.asking > 0);
             // What it had asked, and why, nobody knows any more.
             self.look = true;
         }
@@ -219,9 +231,10 @@ impl Room {
         self.free_at
     }
 
-    /// Whether the last answer to anybody here was a failure.
-    pub(crate) fn storage_fails(&self) -> bool {
-        self.failures > 0
+    /// Whether the last answer to anybody here was that somebody holds the lock, and the storage is not silent since.
+    pub(crate) fn sees_a_holder(&self, now: Instant) -> bool {
+        let is_silent = self.unanswered.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE);
+        self.is_held && !is_silent
     }
 
     /// What the waiter does now that nothing is unknown of its last request.
@@ -306,6 +319,7 @@ impl Room {
         self.look_at = None;
         self.asking += 1;
         self.asked = Some(now);
+        self.unanswered.get_or_insert(now);
         waiter.is_asking = true;
         Step::Ask
     }
@@ -318,6 +332,7 @@ impl Room {
 
     fn learn(&mut self, contention: Contention, now: Instant, chance: f64) {
         self.failures = 0;
+        (self.is_held, self.unanswered) = (true, None);
         self.is_announced = contention.is_told_of;
         self.free_at = contention.free_in.and_then(|free_in| now.checked_add(free_in));
         self.look_at = contention.free_in.and_then(|free_in| {
