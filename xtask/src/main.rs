@@ -5,13 +5,12 @@
 
 mod bench;
 mod cargo;
-#[cfg(test)]
-mod dependencies;
 mod fresh;
 mod instructions;
 mod junit;
 mod matrix;
 mod mutants;
+mod prove;
 mod scope;
 mod secrets;
 mod seeded;
@@ -77,7 +76,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Run the conformance suite on other versions of PostgreSQL, Redis and Valkey
+    /// Run the whole conformance suite in every arrangement, also on other versions of PostgreSQL, Redis and Valkey
     Matrix {
         /// Only this version, for example "PostgreSQL 18"; may be given several times
         #[arg(long = "only", value_name = "NAME")]
@@ -89,6 +88,8 @@ enum Task {
         #[arg(long, default_value_t = 5)]
         minutes: u64,
     },
+    /// Plant mistakes and see the tests fail, run the tasks of the core in ten thousand orders, count its instructions
+    Prove,
     /// Run the tasks of the core in a hundred thousand orders
     Schedules {
         /// How many orders per test and scheduler: there are five tests and two schedulers
@@ -124,7 +125,8 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Soak { arguments } => soak::run(&arguments),
         Task::Matrix { only } => matrix::run(&only),
         Task::Model { minutes } => model(minutes),
-        Task::Schedules { count } => test::schedules(count),
+        Task::Prove => prove::run(),
+        Task::Schedules { count } => prove::schedules(count),
         Task::Mutants(choice) => mutants::run(&choice),
         Task::Ship(task) => ship::run(task),
         Task::Servers => servers(),

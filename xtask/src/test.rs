@@ -1,9 +1,8 @@
 //! Is the change ready to land?
 //!
 //! Every step runs even if one before it failed, so that one run shows everything; the closing lines name what failed.
-//! All steps build with the same features, so that nothing is compiled twice.
+//! All steps build with the same features, so that nothing is compiled twice; what needs a build of its own is in `prove`.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
@@ -15,7 +14,7 @@ use syncguard_testkit::shared::Servers;
 
 use crate::junit::{self, TestCase};
 use crate::scope::Scope;
-use crate::{cargo, instructions, secrets, seeded, setup, summary};
+use crate::{cargo, secrets, seeded, setup, summary};
 
 /// Where nextest writes its report, below the target folder: see the profile `ci` in `.config/nextest.toml`.
 const REPORT: &str = "nextest/ci/junit.xml";
@@ -31,9 +30,6 @@ pub(crate) fn run(quick: bool, packages: &[String], nextest_arguments: &[String]
     }
     let tests = steps.tests(nextest_arguments)?;
     if !quick {
-        steps.seeded_bugs(&tests)?;
-        steps.schedules()?;
-        steps.instructions()?;
         steps.doctests()?;
         steps.documentation()?;
     }
@@ -85,60 +81,17 @@ impl Steps {
         drop(servers);
         self.note("tests", status.success());
         let text = fs::read_to_string(&report).with_context(|| format!("no report at {}", report.display()))?;
-        let tests = junit::parse(&text);
+        let tests = junit::parse(&text)?;
         let (said, kept) = secrets::report(&tests, text.len());
         print!("{said}");
         self.note("secrets", kept);
-        Ok(tests)
-    }
-
-    /// Proves that the tests can fail: with a mistake planted, those that are named for it must turn red.
-    fn seeded_bugs(&mut self, tests: &[TestCase]) -> Result<()> {
-        if !self.scope.includes("syncguard-core") {
-            return Ok(());
-        }
-        let mut command = special_build(&self.scope, &["--test", "behaviour", "--", "caught"])?;
-        let mut passed = BTreeSet::new();
-        let status = each_line(&mut command, |line| passed.extend(seeded::passed(line)))?;
-        self.note("seeded bugs", status.success());
-        // Some are planted in the tests of a backend or of the command: without them there is nothing to count.
-        if self.scope.is_everything() {
-            let read = |path: &str| fs::read_to_string(cargo::root().join(path)).with_context(|| path.to_owned());
-            let sources = seeded::Sources {
-                core: read("crates/conformance/tests/behaviour/seeded.rs")?,
-                backend: read("crates/conformance/src/impostors/flaw.rs")?,
-            };
-            let (said, complete) = seeded::report(&read("docs/guarantees.md")?, &sources, tests, &passed);
+        // Some mistakes are planted in the tests of a backend or of the command: without them there is nothing to count.
+        if self.scope.is_everything() && extra.is_empty() {
+            let (said, caught) = seeded::report(&tests)?;
             print!("{said}");
-            self.note("seeded bugs", complete);
+            self.note("seeded bugs", caught);
         }
-        Ok(())
-    }
-
-    /// Runs the tasks of the core in ten thousand orders; `cargo xtask schedules` runs them in a hundred thousand.
-    fn schedules(&mut self) -> Result<()> {
-        self.special("schedules", &["--lib", "schedules::"])
-    }
-
-    /// Nothing of the client may take five in a hundred more instructions than it is known to.
-    fn instructions(&mut self) -> Result<()> {
-        if self.scope.includes("syncguard-core") {
-            println!("\n$ cargo xtask instructions");
-            let within = instructions::is_within()?;
-            self.note("instructions", within);
-        }
-        Ok(())
-    }
-
-    /// Tests of the core that need a build of their own. In a folder of its own, because the cfgs would otherwise have
-    /// everything built twice.
-    fn special(&mut self, name: &'static str, chosen: &[&str]) -> Result<()> {
-        if !self.scope.includes("syncguard-core") {
-            return Ok(());
-        }
-        let status = special_build(&self.scope, chosen)?.status().context("cannot run cargo test")?;
-        self.note(name, status.success());
-        Ok(())
+        Ok(tests)
     }
 
     fn doctests(&mut self) -> Result<()> {
@@ -179,7 +132,7 @@ impl Steps {
 }
 
 /// Runs a command, shows what it prints, and looks at every line of it.
-fn each_line(command: &mut Command, mut look: impl FnMut(&str)) -> Result<ExitStatus> {
+pub(crate) fn each_line(command: &mut Command, mut look: impl FnMut(&str)) -> Result<ExitStatus> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo test")?;
     let output = child.stdout.take().context("the output is piped")?;
     for line in BufReader::new(output).lines() {
@@ -190,26 +143,7 @@ fn each_line(command: &mut Command, mut look: impl FnMut(&str)) -> Result<ExitSt
     Ok(child.wait()?)
 }
 
-/// `cargo xtask schedules`
-pub(crate) fn schedules(count: u32) -> Result<ExitCode> {
-    let scope = Scope::new(&[])?;
-    let mut command = special_build(&scope, &["--lib", "schedules::", "--", "--nocapture"])?;
-    let status = command.env("SYNCGUARD_SCHEDULES", count.to_string()).status().context("cannot run cargo test")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn special_build(scope: &Scope, chosen: &[&str]) -> Result<Command> {
-    // Both always, so that every step has the same features and nothing is built twice.
-    let packages = ["test", "--package", "syncguard-core", "--package", "syncguard-conformance"];
-    let arguments = line(&packages, &[], chosen);
-    announce(&arguments);
-    let mut command = cargo::command(&arguments);
-    command.env("RUSTFLAGS", "--cfg syncguard_seeded_bugs --cfg syncguard_shuttle");
-    command.env("CARGO_TARGET_DIR", scope.target_folder()?.join("seeded"));
-    Ok(command)
-}
-
-fn line(before: &[&str], scope: &[String], after: &[&str]) -> Vec<String> {
+pub(crate) fn line(before: &[&str], scope: &[String], after: &[&str]) -> Vec<String> {
     let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     [owned(before), scope.to_vec(), owned(after)].concat()
 }
@@ -224,7 +158,7 @@ fn chooses_targets(arguments: &[&str]) -> bool {
     })
 }
 
-fn announce(arguments: &[String]) {
+pub(crate) fn announce(arguments: &[String]) {
     println!("\n$ cargo {}", arguments.join(" "));
 }
 

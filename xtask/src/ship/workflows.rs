@@ -58,7 +58,7 @@ fn is_a_task(line: &str) -> bool {
 #[test]
 fn every_step_of_the_workflows_is_a_command_of_this_program() {
     let workflows = workflows();
-    assert_eq!(workflows.len(), 2);
+    assert_eq!(workflows.len(), 3);
     let mut commands = 0;
     for (path, workflow) in &workflows {
         for step in steps(workflow) {

@@ -6,8 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use syncguard_conformance::impostors::{Flaw, ImpostorHarness};
 use syncguard_conformance::{CASES, run_named};
 
-syncguard_conformance::suite!(without_a_flaw, ImpostorHarness::honest(), paused);
-
 fn passes(flaw: Option<Flaw>, case: &str) -> bool {
     let start = || flaw.map_or_else(ImpostorHarness::honest, ImpostorHarness::with);
     catch_unwind(AssertUnwindSafe(|| run_named!(case, start(), paused))).is_ok()

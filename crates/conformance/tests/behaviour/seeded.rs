@@ -1,6 +1,6 @@
 //! Are the mistakes that can be planted in the core caught, each by the check that is named for it?
 //!
-//! Built by `cargo xtask test` with `--cfg syncguard_seeded_bugs`; otherwise there is nothing here. The mistakes of
+//! Built by `cargo xtask prove` with `--cfg syncguard_seeded_bugs`; otherwise there is nothing here. The mistakes of
 //! backends are in `impostors.rs`.
 #![cfg(syncguard_seeded_bugs)]
 
