@@ -52,6 +52,35 @@ pub trait Harness: Send + Sync + Sized + 'static {
         async { Err(Unsupported::because("the harness cannot write a foreign value")) }
     }
 
+    /// Puts something that is no number into the place of a key's fence counter.
+    fn damage_counter(&self, key: &Key) -> impl Future<Output = Result<(), Unsupported>> + Send {
+        let _ = key;
+        async { Err(Unsupported::because("the harness cannot damage a counter")) }
+    }
+
+    /// How much of this namespace is in storage beside counters: locks, indexes, marks, dead or alive.
+    fn entries(&self) -> impl Future<Output = Result<usize, Unsupported>> + Send {
+        async { Err(Unsupported::because("the harness cannot count what is stored")) }
+    }
+
+    /// A client with short timeouts, and its line to the storage, which a case breaks and mends: a proxy, a firewall.
+    fn on_a_line(&self) -> impl Future<Output = Result<(Self::Backend, Line), Unsupported>> + Send {
+        async { Err(Unsupported::because("the harness cannot break the line to its storage")) }
+    }
+
+    /// Makes every change of this key wait in the storage until this time has passed: a lock of a row, a busy writer.
+    /// Returns once they do.
+    fn hold_up(&self, key: &Key, time: Duration) -> impl Future<Output = Result<(), Unsupported>> + Send {
+        let _ = (key, time);
+        async { Err(Unsupported::because("the harness cannot make the storage busy")) }
+    }
+
+    /// A client on this harness's namespace whose own wall clock is wrong by so many milliseconds.
+    fn backend_with_clock(&self, offset: i64) -> impl Future<Output = Result<Self::Backend, Unsupported>> + Send {
+        let _ = offset;
+        async { Err(Unsupported::because("the harness cannot give a client a wrong clock")) }
+    }
+
     /// Runs the storage's set-up (schema, scripts, indexes) once more, as the next deployment does.
     fn set_up_again(&self) -> impl Future<Output = ()> + Send {
         async {}
@@ -123,6 +152,38 @@ pub enum Poison {
     ExpiryIsText,
     /// A live lock whose owner is missing.
     NoOwner,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// Nothing.
+    Mended,
+    /// Requests arrive; their replies do not.
+    RepliesLost,
+    /// Nothing arrives on either side, and no side is told.
+    Silent,
+}
+
+/// The line between one client and the storage.
+pub struct Line(Box<dyn Fn(Break) + Send + Sync>);
+
+impl Line {
+    /// Makes a line that is broken and mended by this.
+    pub fn new(set: impl Fn(Break) + Send + Sync + 'static) -> Self {
+        Self(Box::new(set))
+    }
+
+    /// Breaks or mends it, from now on.
+    pub fn set(&self, now: Break) {
+        (self.0)(now);
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").finish_non_exhaustive()
+    }
 }
 
 /// Why a harness cannot do something. The case that asked is skipped, with this reason.

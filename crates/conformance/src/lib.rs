@@ -49,7 +49,8 @@
 //! # How to read a result
 //!
 //! * **Skips are printed.** A case that needs more than the harness can do (a counter put to its limit, a foreign
-//!   value) prints `SKIPPED <case>: <reason>`. Implement the method of [`Harness`] that it asks for, or leave the line
+//!   value) prints `SKIPPED <case>: <reason>`. `cargo nextest run` and `cargo test` keep what a passed test prints to themselves:
+//!   see the list with `--no-capture`, or set `SYNCGUARD_TEST_SKIPS=deny`, and each is a failure. Implement the method of [`Harness`] that it asks for, or leave the line
 //!   as a fact about your storage.
 //! * **Real time or paused.** Backends on tokio's clock pass time; servers sleep through it, mostly under two seconds a
 //!   case, so run more tests at once than you have cores. A look at a named moment counts only if the *backend's* clock
@@ -97,7 +98,7 @@ mod suite;
 mod support;
 
 pub use faulty::{Fault, Faulty};
-pub use harness::{Budget, Harness, Poison, Unsupported};
+pub use harness::{Break, Budget, Harness, Line, Poison, Unsupported};
 pub use memory_harness::{Foreign, MemoryHarness};
 pub use runner::{Time, run};
 pub use scripted::{Call, ScriptedBackend};

@@ -54,6 +54,11 @@ impl Harness for MemoryHarness {
         Ok(self.backend.memory.counter(key))
     }
 
+    async fn damage_counter(&self, key: &Key) -> Result<(), Unsupported> {
+        self.backend.damaged.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
+        Ok(())
+    }
+
     async fn poison(&self, key: &Key, _: Poison) -> Result<(), Unsupported> {
         self.backend.places.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         Ok(())
@@ -78,6 +83,7 @@ impl Harness for MemoryHarness {
 pub struct Foreign {
     memory: MemoryBackend,
     places: Arc<Mutex<HashSet<Key>>>,
+    damaged: Arc<Mutex<HashSet<Key>>>,
 }
 
 impl Foreign {
@@ -97,6 +103,9 @@ impl LockBackend for Foreign {
 
     async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
         self.look(request.key)?;
+        if self.damaged.lock().unwrap_or_else(PoisonError::into_inner).contains(request.key) {
+            return Err(LockError::internal("the stored counter is not a number").with_key(request.key));
+        }
         self.memory.acquire(request).await
     }
 

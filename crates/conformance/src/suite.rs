@@ -314,6 +314,17 @@ macro_rules! __for_each_case {
                 a_health_report_answers_and_harms_nothing,
                 the_capabilities_are_true,
             }
+            storage {
+                a_damaged_counter_gives_no_fence,
+                a_write_whose_reply_the_storage_lost_is_ambiguous,
+                a_silent_storage_is_told_in_bounded_time,
+                a_purge_beside_takeovers_removes_no_living_lock,
+                no_entry_is_left_of_locks_that_are_over,
+                an_extend_that_was_held_up_renews_no_dead_lock,
+                every_release_right_after_a_subscription_is_heard,
+                a_client_with_a_wrong_clock_gets_no_second_lock,
+                one_call_frees_one_lock_of_an_id,
+            }
             telemetry {
                 every_operation_is_told_once,
                 the_operations_of_a_guard_are_told,

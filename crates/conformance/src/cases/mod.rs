@@ -16,6 +16,7 @@ pub mod keys;
 pub mod liveness;
 pub mod ownership;
 pub mod several;
+pub mod storage;
 pub mod telemetry;
 pub mod waking;
 pub mod work;

@@ -94,6 +94,24 @@ pub enum Flaw {
     KeepsAFormerLabel,
     /// A holder that was asked to let go does not hear of it.
     TellsNobodyThatItWasAsked,
+    /// A counter that cannot be read counts as 0.
+    TakesADamagedCounterForZero,
+    /// A lost reply is told as if the storage had not acted.
+    IsNeverAmbiguous,
+    /// A call to a silent storage waits without end.
+    HangsWithTheStorage,
+    /// Cleaning up removes what it saw a moment ago, whatever is there now.
+    CleansUpWhatItSaw,
+    /// Whoever takes over or releases leaves the index of the id behind.
+    LeaksIndexes,
+    /// Extend reads the clock, and waits for the storage afterwards.
+    ReadsTheClockTooEarly,
+    /// A subscription is through before releases are heard.
+    ConfirmsTooEarly,
+    /// The client's clock decides although the storage's is declared.
+    AsksTheClientsClock,
+    /// Release frees every lock of an id.
+    FreesAllLocksOfAnId,
 }
 
 impl Flaw {
@@ -144,5 +162,14 @@ impl Flaw {
         (Self::SkipsBetweenPages, "a_listing_shows_what_is_held_by_the_beginning_of_its_key"),
         (Self::KeepsAFormerLabel, "a_label_is_shown_and_not_with_the_next_holder"),
         (Self::TellsNobodyThatItWasAsked, "a_holder_hears_with_its_next_renewal_that_it_was_asked"),
+        (Self::TakesADamagedCounterForZero, "a_damaged_counter_gives_no_fence"),
+        (Self::IsNeverAmbiguous, "a_write_whose_reply_the_storage_lost_is_ambiguous"),
+        (Self::HangsWithTheStorage, "a_silent_storage_is_told_in_bounded_time"),
+        (Self::CleansUpWhatItSaw, "a_purge_beside_takeovers_removes_no_living_lock"),
+        (Self::LeaksIndexes, "no_entry_is_left_of_locks_that_are_over"),
+        (Self::ReadsTheClockTooEarly, "an_extend_that_was_held_up_renews_no_dead_lock"),
+        (Self::ConfirmsTooEarly, "every_release_right_after_a_subscription_is_heard"),
+        (Self::AsksTheClientsClock, "a_client_with_a_wrong_clock_gets_no_second_lock"),
+        (Self::FreesAllLocksOfAnId, "one_call_frees_one_lock_of_an_id"),
     ];
 }

@@ -31,7 +31,7 @@ impl Impostor {
 impl Inspect for Impostor {
     async fn list(&self, request: ListRequest<'_>) -> Result<Page> {
         tokio::task::yield_now().await;
-        let (store, now) = (self.store(), Self::now());
+        let (store, now) = (self.store(), self.now());
         let after = request.cursor.map_or("", Cursor::as_str);
         let mut found: Vec<&Stored> = store
             .places
@@ -54,7 +54,7 @@ impl Inspect for Impostor {
     }
 
     async fn count(&self) -> Result<Counts> {
-        let (store, now) = (self.store(), Self::now());
+        let (store, now) = (self.store(), self.now());
         let is_live = |place: &Place| matches!(place, Place::Lock(held) if self.live(held.expires_at, now));
         let locks = store.places.iter().filter(|(name, place)| self.is_mine(name) && is_live(place)).count();
         let counters = store.counters.keys().filter(|name| self.is_mine(name)).count();
@@ -64,7 +64,7 @@ impl Inspect for Impostor {
 
     async fn ask(&self, lock_id: &LockId) -> Result<AskOutcome> {
         let mut store = self.store();
-        let place = self.owned(&store, lock_id, Self::now(), false);
+        let place = self.owned(&store, lock_id, self.now(), false);
         match place.and_then(|place| store.places.get_mut(&place)) {
             Some(Place::Lock(held)) => {
                 held.is_asked_for = true;

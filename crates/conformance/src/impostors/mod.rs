@@ -4,17 +4,19 @@
 //! Each flaw names the case that must catch it, and a test runs them all: a suite that an impostor passes proves
 //! nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use syncguard_core::time::{CLEANUP_GUARD_MS, Clock, TokioClock, free_in, is_live};
 use syncguard_core::{
-    AcquireOutcome, AcquireRequest, Capabilities, Contention, ExtendOutcome, Extension, Fence, Inspector, Key, Label,
-    Lease, LockBackend, LockError, LockId, LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Timestamp, Ttl,
-    WakeHint, WakeHub,
+    AcquireOutcome, AcquireRequest, Contention, ExtendOutcome, Extension, Fence, Key, Label, Lease, LockError, LockId,
+    LockInfo, Lookup, ReleaseOutcome, Result, Timestamp, Ttl, WakeHub,
 };
 
+use crate::Break;
+
+mod backend;
 mod flaw;
 mod harness;
 mod inspect;
@@ -30,6 +32,9 @@ pub struct Impostor {
     cleans: bool,
     store: Arc<Mutex<Store>>,
     hub: WakeHub,
+    line: Arc<Mutex<Break>>,
+    /// How wrong the client's own clock is.
+    clock_offset: i64,
     /// Taken across an await by the flaw that a dropped call leaves locked up.
     turn: Arc<tokio::sync::Semaphore>,
 }
@@ -38,6 +43,12 @@ pub struct Impostor {
 struct Store {
     places: HashMap<String, Place>,
     counters: HashMap<String, u64>,
+    damaged: HashSet<String>,
+    /// What a flaw leaves behind of locks that are over.
+    leaked: usize,
+    busy_until: Option<tokio::time::Instant>,
+    /// Since when a key is listened to, where that takes a moment.
+    heard_from: HashMap<String, tokio::time::Instant>,
 }
 
 enum Place {
@@ -71,6 +82,8 @@ impl Impostor {
             cleans: false,
             store: Arc::default(),
             hub: WakeHub::default(),
+            line: Arc::new(Mutex::new(Break::Mended)),
+            clock_offset: 0,
             turn: Arc::new(tokio::sync::Semaphore::new(1)),
         }
     }
@@ -79,8 +92,10 @@ impl Impostor {
         self.flaw == Some(flaw)
     }
 
-    fn now() -> Timestamp {
-        TokioClock.wall()
+    /// The storage's clock.
+    fn now(&self) -> Timestamp {
+        let offset = if self.has(Flaw::AsksTheClientsClock) { self.clock_offset } else { 0 };
+        Timestamp::from_millis(TokioClock.wall().as_millis() + offset)
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
@@ -139,6 +154,12 @@ impl Impostor {
 
     fn next_fence(&self, store: &mut Store, key: &Key) -> Result<Fence> {
         let place = self.place(key);
+        if store.damaged.contains(&place) {
+            if !self.has(Flaw::TakesADamagedCounterForZero) {
+                return Err(LockError::internal("the stored counter is not a number").with_key(key));
+            }
+            store.counters.remove(&place);
+        }
         let counter = store.counters.get(&place).copied().unwrap_or(0);
         let next = if self.has(Flaw::ReusesAFence) { counter.max(1) } else { counter.saturating_add(1) };
         let next = if self.has(Flaw::NoFenceLimit) { next.min(Fence::MAX.get()) } else { next };
@@ -173,7 +194,8 @@ impl Impostor {
             store.counters.remove(&format!("{}:{counted}", self.namespace));
         }
         let lease = Lease::new(stored.fence, stored.expires_at).observed_at(now);
-        store.places.insert(place, Place::Lock(stored));
+        let former = store.places.insert(place, Place::Lock(stored));
+        store.leaked += usize::from(former.is_some() && self.has(Flaw::LeaksIndexes));
         Ok(AcquireOutcome::Acquired(lease))
     }
 
@@ -209,10 +231,10 @@ impl Impostor {
         Ok(Some(AcquireOutcome::Contended(Contention::free_in(wait))))
     }
 
-    fn purge(&self, now: Timestamp, only: Option<&str>) -> u64 {
-        let mut store = self.store();
+    fn dead(&self, now: Timestamp, only: Option<&str>) -> Vec<String> {
+        let store = self.store();
         let guard = if self.has(Flaw::CleanupWithoutGuard) { 0 } else { CLEANUP_GUARD_MS };
-        let dead: Vec<String> = store
+        store
             .places
             .iter()
             .filter(|(place, _)| self.is_mine(place) && only.is_none_or(|only| only == *place))
@@ -222,8 +244,12 @@ impl Impostor {
                 Place::Foreign => false,
             })
             .map(|(place, _)| place.clone())
-            .collect();
-        for place in &dead {
+            .collect()
+    }
+
+    fn remove(&self, dead: &[String]) -> u64 {
+        let mut store = self.store();
+        for place in dead {
             store.places.remove(place);
             if self.has(Flaw::CleanupRemovesTheCounter) {
                 store.counters.remove(place);
@@ -233,12 +259,9 @@ impl Impostor {
     }
 }
 
-impl LockBackend for Impostor {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::new("impostor", TimeAuthority::Server)
-    }
-
-    async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
+/// What the storage does when a call has reached it.
+impl Impostor {
+    async fn acquire_there(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
         if self.has(Flaw::DiesWhenDropped) {
             let turn = self.turn.acquire().await.map_err(|_| LockError::internal("closed"))?;
             turn.forget();
@@ -246,10 +269,10 @@ impl LockBackend for Impostor {
             self.turn.add_permits(1);
         }
         // A network makes every call wait once; a flaw may look before it and act after it.
-        let looked = self.has(Flaw::ChecksThenActs).then(|| self.answer_held(&mut self.store(), request, Self::now()));
+        let looked = self.has(Flaw::ChecksThenActs).then(|| self.answer_held(&mut self.store(), request, self.now()));
         tokio::task::yield_now().await;
         let mut store = self.store();
-        let now = Self::now();
+        let now = self.now();
         let held = match looked {
             Some(looked) => looked?,
             None => self.answer_held(&mut store, request, now)?,
@@ -260,36 +283,41 @@ impl LockBackend for Impostor {
         }
     }
 
-    async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
+    async fn release_there(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
         tokio::task::yield_now().await;
         let mut store = self.store();
         let any = self.has(Flaw::ReleasesAStrangersLock);
-        let Some(place) = self.owned(&store, lock_id, Self::now(), any) else {
+        let Some(place) = self.owned(&store, lock_id, self.now(), any) else {
             let twice = self.has(Flaw::ReleasesTwice);
             return Ok(if twice { ReleaseOutcome::Released } else { ReleaseOutcome::Absent(None) });
         };
         store.places.remove(&place);
+        if self.has(Flaw::FreesAllLocksOfAnId) {
+            store.places.retain(|_, held| !matches!(held, Place::Lock(held) if held.lock_id == *lock_id));
+        }
         if self.has(Flaw::ResetsTheFenceOnRelease) {
             store.counters.remove(&place);
         }
-        if !self.has(Flaw::ForgetsItsWaiters) {
+        let is_heard = store.heard_from.get(&place).is_none_or(|from| *from <= tokio::time::Instant::now());
+        if !self.has(Flaw::ForgetsItsWaiters) && is_heard {
             self.hub.wake(&place);
             self.hub.wake(inspect::EVERY_PLACE);
         }
         Ok(ReleaseOutcome::Released)
     }
 
-    async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
+    async fn extend_there(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
         if self.has(Flaw::GrantsTwiceAtTheEnd) {
-            let alive = self.owned(&self.store(), lock_id, Self::now(), false).is_some();
+            let alive = self.owned(&self.store(), lock_id, self.now(), false).is_some();
             tokio::time::sleep(std::time::Duration::from_millis(3)).await;
             if alive {
-                return Ok(ExtendOutcome::Extended(Extension::new(Self::now().plus(ttl))));
+                return Ok(ExtendOutcome::Extended(Extension::new(self.now().plus(ttl))));
             }
         }
-        tokio::task::yield_now().await;
+        let asked_at = self.now();
+        self.not_busy().await;
         let mut store = self.store();
-        let now = Self::now();
+        let now = if self.has(Flaw::ReadsTheClockTooEarly) { asked_at } else { self.now() };
         let seen = if self.has(Flaw::ExtendsTheDead) { Timestamp::from_millis(0) } else { now };
         let mut owned = self.owned(&store, lock_id, seen, self.has(Flaw::ExtendsForAStranger));
         if owned.is_none() && self.has(Flaw::ExtendCreates) {
@@ -326,10 +354,10 @@ impl LockBackend for Impostor {
         Ok(ExtendOutcome::Extended(Extension::new(expires_at).asked_for(asked)))
     }
 
-    async fn is_locked(&self, key: &Key) -> Result<bool> {
+    async fn is_locked_there(&self, key: &Key) -> Result<bool> {
         tokio::task::yield_now().await;
         let place = self.place(key);
-        let now = Self::now();
+        let now = self.now();
         let locked = match self.store().places.get(&place) {
             Some(Place::Lock(held)) if self.has(Flaw::NoToleranceInIsLocked) => held.expires_at > now,
             Some(Place::Lock(held)) => self.live(held.expires_at, now),
@@ -337,15 +365,15 @@ impl LockBackend for Impostor {
             None => false,
         };
         if !locked && (self.cleans || self.has(Flaw::AlwaysCleansUp)) {
-            self.purge(now, Some(&place));
+            self.remove(&self.dead(now, Some(&place)));
         }
         Ok(locked)
     }
 
-    async fn lookup(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
+    async fn lookup_there(&self, query: Lookup<'_>) -> Result<Option<LockInfo>> {
         tokio::task::yield_now().await;
         let mut store = self.store();
-        let now = Self::now();
+        let now = self.now();
         let seen = if self.has(Flaw::LookupShowsTheDead) { Timestamp::from_millis(0) } else { now };
         let place = match query {
             Lookup::Key(key) => Some(self.place(key)),
@@ -363,22 +391,5 @@ impl LockBackend for Impostor {
             held.expires_at = Timestamp::from_millis(held.expires_at.as_millis() + 1_000);
         }
         Ok(Some(held.info(now)))
-    }
-
-    async fn purge_expired(&self) -> Result<u64> {
-        tokio::task::yield_now().await;
-        Ok(self.purge(Self::now(), None))
-    }
-
-    async fn subscribe(&self, key: &Key) -> WakeHint {
-        self.hub.subscribe(&self.place(key))
-    }
-
-    fn inspector(&self) -> Option<Inspector> {
-        Some(Inspector::new(self.clone()))
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(TokioClock)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::support::Project;
+use crate::support::clock::WrongClock;
 use crate::support::raw::{as_text, lock_fields, text};
 use syncguard_conformance::{Budget, CASES, Harness, Poison, Unsupported, suite};
 use syncguard_core::{Clock, HashId, Key, LockId, SystemClock};
@@ -77,6 +78,16 @@ impl Harness for FirestoreHarness {
     async fn counter(&self, key: &Key) -> Result<Option<u64>, Unsupported> {
         let fields = self.project.raw().await.get("fence_counters", &format!("fence:{}", document_id(key))).await;
         Ok(fields.map(|fields| as_text(&fields, "fence").parse().unwrap()))
+    }
+
+    async fn damage_counter(&self, key: &Key) -> Result<(), Unsupported> {
+        let fields = HashMap::from([("fence".to_owned(), text("many"))]);
+        self.project.raw().await.put("fence_counters", &format!("fence:{}", document_id(key)), fields).await;
+        Ok(())
+    }
+
+    async fn backend_with_clock(&self, offset: i64) -> Result<FirestoreBackend, Unsupported> {
+        Ok(self.project.builder().clock(WrongClock::by(offset)).connect().await.unwrap())
     }
 
     async fn poison(&self, key: &Key, poison: Poison) -> Result<(), Unsupported> {

@@ -1,11 +1,13 @@
 //! Does the PostgreSQL backend keep the contract: on plain TCP, on TLS, and behind a transaction pooler?
 
+use std::time::Duration;
+
 use crate::support::rights::Role;
 use crate::support::{Tables, sql};
-use syncguard_conformance::{Budget, Harness, Poison, Unsupported, suite};
+use syncguard_conformance::{Break, Budget, Harness, Line, Poison, Unsupported, suite};
 use syncguard_core::Key;
 use syncguard_postgres::{PostgresBackend, PostgresBuilder};
-use syncguard_testkit::{pgbouncer_url, postgres_ca, postgres_tls_url, postgres_url};
+use syncguard_testkit::{Fault, FaultProxy, pgbouncer_url, postgres_ca, postgres_tls_url, postgres_url};
 
 suite!(tcp, PostgresHarness::start(postgres_url()).await);
 suite!(least_rights, PostgresHarness::with_least_rights().await);
@@ -107,6 +109,50 @@ impl Harness for PostgresHarness {
         );
         sql(&postgres_url()).await.batch_execute(&statements).await.unwrap();
         Ok(())
+    }
+
+    async fn damage_counter(&self, _: &Key) -> Result<(), Unsupported> {
+        Err(Unsupported::because("the column is a BIGINT, which holds nothing but numbers"))
+    }
+
+    async fn entries(&self) -> Result<usize, Unsupported> {
+        let statement = format!("SELECT count(*) FROM {}", self.here.locks);
+        let row = sql(&postgres_url()).await.query_one(&statement, &[]).await.unwrap();
+        Ok(usize::try_from(row.get::<_, i64>(0)).unwrap())
+    }
+
+    async fn on_a_line(&self) -> Result<(PostgresBackend, Line), Unsupported> {
+        if self.url != postgres_url() {
+            return Err(Unsupported::because("tried as the owner on plain TCP; TLS and a pooler break with it"));
+        }
+        let port = self.url.split("127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next()?.parse().ok());
+        let proxy = FaultProxy::start(port.ok_or_else(|| Unsupported::because("the server is not of our making"))?);
+        proxy.reset_holes();
+        let options = self.here.at(&proxy.url(&self.url)).auto_create_tables(false);
+        let backend = options.timeout(Duration::from_secs(1)).connect().await.unwrap();
+        let line = Line::new(move |now| {
+            proxy.set(match now {
+                Break::Mended => Fault::Pass,
+                Break::RepliesLost => Fault::DropReplies,
+                Break::Silent => Fault::BlackHole,
+            });
+        });
+        Ok((backend, line))
+    }
+
+    async fn hold_up(&self, key: &Key, time: Duration) -> Result<(), Unsupported> {
+        let holder = sql(&postgres_url()).await;
+        let lock = format!("BEGIN; SELECT 1 FROM {} WHERE key = '{}' FOR UPDATE", self.here.locks, key.as_str());
+        holder.batch_execute(&lock).await.unwrap();
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            holder.batch_execute("COMMIT").await.unwrap();
+        });
+        Ok(())
+    }
+
+    async fn backend_with_clock(&self, _: i64) -> Result<PostgresBackend, Unsupported> {
+        Err(Unsupported::because("no client's clock is asked; the statements read the server's"))
     }
 
     async fn set_up_again(&self) {

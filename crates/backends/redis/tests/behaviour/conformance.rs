@@ -1,11 +1,13 @@
 //! Does this backend keep the contract, on every arrangement of servers?
 
+use std::time::Duration;
+
 use crate::support::{fresh_prefix, raw, rights};
-use syncguard_conformance::{Budget, Harness, Poison, Unsupported, suite};
+use syncguard_conformance::{Break, Budget, Harness, Line, Poison, Unsupported, suite};
 use syncguard_core::{Key, LockId};
 use syncguard_redis::{RedisBackend, RedisBuilder};
 use syncguard_testkit::redis::Reply;
-use syncguard_testkit::{redis_ca, redis_cluster_url, redis_sentinel_url, redis_tls_url, redis_url};
+use syncguard_testkit::{Fault, FaultProxy, redis_ca, redis_cluster_url, redis_sentinel_url, redis_tls_url, redis_url};
 
 /// A prefix of its own on a shared server.
 struct RedisHarness {
@@ -128,6 +130,46 @@ impl Harness for RedisHarness {
         };
         raw(self.port, &["SET", &self.lock_name(key), &value]);
         Ok(())
+    }
+
+    async fn damage_counter(&self, key: &Key) -> Result<(), Unsupported> {
+        raw(self.port, &["SET", &self.counter_name(key), "many"]);
+        Ok(())
+    }
+
+    async fn entries(&self) -> Result<usize, Unsupported> {
+        if self.cluster {
+            return Err(Unsupported::because("they lie on several servers; a single one counts them"));
+        }
+        let all = raw(self.port, &["KEYS", &format!("{}:*", self.prefix)]);
+        let counter = format!("{}:fence:", self.prefix);
+        Ok(all.items().iter().filter(|name| !name.to_string().starts_with(&counter)).count())
+    }
+
+    async fn on_a_line(&self) -> Result<(RedisBackend, Line), Unsupported> {
+        if !self.url.starts_with("redis://") {
+            return Err(Unsupported::because("one line leads to one server, without TLS"));
+        }
+        let proxy = FaultProxy::start(self.port);
+        proxy.reset_holes();
+        let options = RedisBuilder::from_url(&proxy.url(&self.url)).unwrap().prefix(self.prefix.as_str());
+        let backend = options.timeout(Duration::from_secs(1)).connect().await.unwrap();
+        let line = Line::new(move |now| {
+            proxy.set(match now {
+                Break::Mended => Fault::Pass,
+                Break::RepliesLost => Fault::DropReplies,
+                Break::Silent => Fault::BlackHole,
+            });
+        });
+        Ok((backend, line))
+    }
+
+    async fn hold_up(&self, _: &Key, _: Duration) -> Result<(), Unsupported> {
+        Err(Unsupported::because("a script waits for nobody, and reads the clock as it starts"))
+    }
+
+    async fn backend_with_clock(&self, _: i64) -> Result<RedisBackend, Unsupported> {
+        Err(Unsupported::because("no client's clock is asked; the scripts read the server's"))
     }
 
     /// Redis removes a lock by itself when its time is over.

@@ -1,8 +1,10 @@
 //! Does the SQLite backend keep the contract?
 
+use std::time::Duration;
+
 use crate::support::{Scene, connect};
 use rusqlite::{Connection, OptionalExtension, params};
-use syncguard_conformance::{Budget, Harness, Poison, Unsupported, suite};
+use syncguard_conformance::{Budget, Harness, Line, Poison, Unsupported, suite};
 use syncguard_core::Key;
 use syncguard_sqlite::SqliteBackend;
 
@@ -65,6 +67,31 @@ impl Harness for SqliteHarness {
         let columns = "key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key";
         let sql = format!("INSERT INTO syncguard_locks ({columns}) VALUES (?1, ?2, {expiry}, 0, ?3, ?1)");
         db.execute(&sql, params![key.as_str(), lock_id, fence]).unwrap();
+        Ok(())
+    }
+
+    async fn damage_counter(&self, key: &Key) -> Result<(), Unsupported> {
+        let sql = "UPDATE syncguard_fence_counters SET fence = 'many' WHERE fence_key = ?1";
+        let damaged = self.here.sql().execute(sql, [format!("fence:{}", key.as_str())]);
+        damaged.map(drop).map_err(|_| Unsupported::because("the table takes nothing but numbers"))
+    }
+
+    async fn entries(&self) -> Result<usize, Unsupported> {
+        let count: i64 =
+            self.here.sql().query_row("SELECT count(*) FROM syncguard_locks", [], |row| row.get(0)).unwrap();
+        Ok(usize::try_from(count).unwrap())
+    }
+
+    async fn on_a_line(&self) -> Result<(SqliteBackend, Line), Unsupported> {
+        Err(Unsupported::because("the storage is a library in this process; there is no line"))
+    }
+
+    async fn hold_up(&self, _: &Key, time: Duration) -> Result<(), Unsupported> {
+        let blocking = self.here.block_writers();
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            drop(blocking);
+        });
         Ok(())
     }
 
