@@ -6,14 +6,14 @@
 //! answers at once) is refused instead of guessed.
 
 mod file;
-mod transport;
+pub(crate) mod transport;
 
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use file::Require;
-use syncguard::{RedactedUrl, Scheme};
+use syncguard::{OpenOptions, RedactedUrl, Scheme};
 
 use crate::args::Global;
 use crate::exit::Failure;
@@ -26,6 +26,7 @@ pub(crate) struct Backend {
     pub(crate) scheme: Scheme,
     /// Root's store, where it exists beside the one of this user that was chosen by default.
     roots_store: Option<PathBuf>,
+    pub(crate) options: OpenOptions,
     source: Source,
 }
 
@@ -97,7 +98,8 @@ pub(crate) fn resolve_untouched(
     }
     check_locality(&backend, require, output)?;
     warn_of_exposed_password(&backend, output);
-    transport::check(&backend, global.require_tls, output)?;
+    backend.options = OpenOptions::new().require_tls(global.require_tls);
+    transport::check(&backend.url, backend.options.protection(&backend.url), global.require_tls, output)?;
     refuse_memory(&backend)?;
     let is_users = matches!(backend.source, Source::Default(_)) && !rustix::process::geteuid().is_root();
     if is_users && require != Some(Require::Local) {
@@ -139,7 +141,7 @@ pub(crate) const SHARE_ONE: &str =
 
 fn chosen(url: String, source: Source) -> Result<Backend, Failure> {
     let scheme = Scheme::of(&url).map_err(|error| Failure::from_lock(&error, crate::exit::Stage::Opening))?;
-    Ok(Backend { url, scheme, roots_store: None, source })
+    Ok(Backend { url, scheme, options: OpenOptions::new(), roots_store: None, source })
 }
 
 fn from_arguments(global: &Global, url_on_command_line: bool) -> Result<Option<Backend>, Failure> {

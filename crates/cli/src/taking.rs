@@ -67,7 +67,7 @@ pub(crate) async fn open(
         let opened = tokio::select! {
             biased;
             signal = signals.next_stopping() => return Err(interrupted(signal)),
-            opened = within(wait, started, syncguard::open(&backend.url)) => opened,
+            opened = within(wait, started, backend.options.open(&backend.url)) => opened,
         };
         let error = match opened {
             Some(Ok(opened)) => return Ok(opened),

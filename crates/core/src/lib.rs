@@ -82,6 +82,7 @@ pub use contract::{
     inspect,
 };
 pub use events::telemetry;
+pub use for_backends::protection;
 #[cfg(feature = "tls")]
 pub use for_backends::tls;
 pub use for_backends::{listener, storage_key, url_options, wake};

@@ -98,7 +98,8 @@ pub mod docs;
 mod open;
 mod url;
 
-pub use open::{connect, open};
+pub use open::{OpenOptions, connect, open};
+pub use syncguard_core::protection::{Protection, Way};
 pub use syncguard_core::*;
 pub use url::{KNOWN_SCHEMES, RedactedUrl, Scheme};
 

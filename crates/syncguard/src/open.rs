@@ -2,6 +2,7 @@
 //!
 //! A dispatch by scheme and nothing more: options, their defaults and their errors belong to each backend.
 
+use syncguard_core::protection::{Protection, Way};
 use syncguard_core::{AnyBackend, LockError, Locker, MemoryBackend, Result};
 
 use crate::Scheme;
@@ -58,20 +59,103 @@ pub async fn connect(url: &str) -> Result<Locker> {
 /// # Cancel safety
 /// Dropping the future abandons the opening; nothing is locked by it.
 pub async fn open(url: &str) -> Result<AnyBackend> {
-    // Boxed: opening happens once, and its state, TLS and all, would otherwise make every caller's future kilobytes
-    // large.
-    match Scheme::of(url)? {
-        Scheme::Memory => memory(url),
-        #[cfg(feature = "sqlite")]
-        Scheme::Sqlite => Ok(AnyBackend::new(Box::pin(syncguard_sqlite::SqliteBackend::connect(url)).await?)),
-        #[cfg(feature = "redis")]
-        Scheme::Redis => Ok(AnyBackend::new(Box::pin(syncguard_redis::RedisBackend::connect(url)).await?)),
-        #[cfg(feature = "postgres")]
-        Scheme::Postgres => Ok(AnyBackend::new(Box::pin(syncguard_postgres::PostgresBackend::connect(url)).await?)),
-        #[cfg(feature = "firestore")]
-        Scheme::Firestore => Ok(AnyBackend::new(Box::pin(syncguard_firestore::FirestoreBackend::connect(url)).await?)),
-        #[allow(unreachable_patterns, reason = "reachable while a backend's feature is off")]
-        scheme => Err(not_compiled_in(scheme)),
+    OpenOptions::new().open(url).await
+}
+
+/// What a program asks of every backend, whatever the URL says that somebody else wrote.
+///
+/// ```no_run
+/// # async fn example(url: &str) -> Result<(), syncguard::LockError> {
+/// let backend = syncguard::OpenOptions::new().require_tls(true).open(url).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    require_tls: bool,
+    only_existing: bool,
+}
+
+impl OpenOptions {
+    /// Asks for nothing, as [`open`] does.
+    pub const fn new() -> Self {
+        Self { require_tls: false, only_existing: false }
+    }
+
+    /// Sets whether a server on another machine must be spoken to over TLS and prove by its certificate who it is. Every
+    /// address is refused otherwise before anything is sent there, also those that cluster nodes and sentinels announce.
+    #[must_use]
+    pub const fn require_tls(mut self, require: bool) -> Self {
+        self.require_tls = require;
+        self
+    }
+
+    /// Sets whether missing tables are left missing, which is an error then. A file of `sqlite:` is made all the same.
+    #[must_use]
+    pub const fn only_existing(mut self, only: bool) -> Self {
+        self.only_existing = only;
+        self
+    }
+
+    /// Opens the backend that a URL names.
+    ///
+    /// # Errors
+    /// As [`open`], and `InvalidArgument` for a URL that these options refuse.
+    ///
+    /// # Cancel safety
+    /// As [`open`].
+    pub async fn open(self, url: &str) -> Result<AnyBackend> {
+        // Boxed: opening happens once, and its state, TLS and all, would otherwise make every caller's future kilobytes
+        // large.
+        match Scheme::of(url)? {
+            Scheme::Memory => memory(url),
+            #[cfg(feature = "sqlite")]
+            Scheme::Sqlite => Ok(AnyBackend::new(Box::pin(syncguard_sqlite::SqliteBackend::connect(url)).await?)),
+            #[cfg(feature = "redis")]
+            Scheme::Redis => Ok(AnyBackend::new(Box::pin(self.redis(url)?.connect()).await?)),
+            #[cfg(feature = "postgres")]
+            Scheme::Postgres => Ok(AnyBackend::new(Box::pin(self.postgres(url)?.connect()).await?)),
+            #[cfg(feature = "firestore")]
+            Scheme::Firestore => Ok(AnyBackend::new(Box::pin(self.firestore(url)?.connect()).await?)),
+            #[allow(unreachable_patterns, reason = "reachable while a backend's feature is off")]
+            scheme => Err(not_compiled_in(scheme)),
+        }
+    }
+
+    /// Returns how the way to a backend is protected, as far as its URL and the environment tell. Nothing is dialled.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), as far as that is known without asking anybody.
+    pub fn protection(self, url: &str) -> Result<Protection> {
+        match Scheme::of(url)? {
+            Scheme::Memory | Scheme::Sqlite => Ok(Protection::new(Way::Local, false)),
+            #[cfg(feature = "redis")]
+            Scheme::Redis => self.redis(url)?.protection(),
+            #[cfg(feature = "postgres")]
+            Scheme::Postgres => self.postgres(url)?.protection(),
+            #[cfg(feature = "firestore")]
+            Scheme::Firestore => self.firestore(url)?.protection(),
+            #[allow(unreachable_patterns, reason = "reachable while a backend's feature is off")]
+            scheme => Err(not_compiled_in(scheme)),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis(self, url: &str) -> Result<syncguard_redis::RedisBuilder> {
+        let builder = syncguard_redis::RedisBuilder::from_url(url)?;
+        Ok(if self.require_tls { builder.require_tls(true) } else { builder })
+    }
+
+    #[cfg(feature = "postgres")]
+    fn postgres(self, url: &str) -> Result<syncguard_postgres::PostgresBuilder> {
+        let builder = syncguard_postgres::PostgresBuilder::from_url(url)?;
+        let builder = if self.only_existing { builder.auto_create_tables(false) } else { builder };
+        Ok(if self.require_tls { builder.require_tls(true) } else { builder })
+    }
+
+    #[cfg(feature = "firestore")]
+    fn firestore(self, url: &str) -> Result<syncguard_firestore::FirestoreBuilder> {
+        Ok(syncguard_firestore::FirestoreBuilder::from_url(url)?.require_tls(self.require_tls))
     }
 }
 

@@ -50,7 +50,8 @@ impl Scheme {
             "memory" => Ok(Self::Memory),
             "sqlite" => Ok(Self::Sqlite),
             "redis" | "rediss" | "unix" | "redis+unix" | "redis+cluster" | "rediss+cluster" | "redis+sentinel"
-            | "rediss+sentinel" | "valkey" | "valkeys" => Ok(Self::Redis),
+            | "rediss+sentinel" | "valkey" | "valkeys" | "valkey+unix" | "valkey+cluster" | "valkeys+cluster"
+            | "valkey+sentinel" | "valkeys+sentinel" => Ok(Self::Redis),
             "postgres" | "postgresql" => Ok(Self::Postgres),
             "firestore" => Ok(Self::Firestore),
             _ => Err(LockError::invalid("the backend URL has an unknown scheme")

@@ -45,6 +45,7 @@ pub mod process;
 pub mod program;
 pub mod proxy;
 pub mod redis;
+pub mod rogue;
 pub mod shared;
 pub mod tls;
 mod trials;

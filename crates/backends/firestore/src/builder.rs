@@ -4,11 +4,11 @@
 //! (cleanup would then reach the counters), an emulator that is not on this machine.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use syncguard_core::protection::{Protection, Way, is_loopback};
 use syncguard_core::tls::TlsFiles;
 use syncguard_core::{Clock, LockError, Result, SystemClock};
 
@@ -29,6 +29,9 @@ pub struct FirestoreBuilder {
     pub(crate) timeout: Duration,
     pub(crate) credentials: Option<PathBuf>,
     pub(crate) emulator: Option<String>,
+    /// Nobody asked for it: `FIRESTORE_EMULATOR_HOST` did.
+    pub(crate) emulator_is_ambient: bool,
+    pub(crate) require_tls: bool,
     pub(crate) endpoint: Option<String>,
     pub(crate) tls: TlsFiles,
     pub(crate) clock: Arc<dyn Clock>,
@@ -49,6 +52,7 @@ impl fmt::Debug for FirestoreBuilder {
 
 impl FirestoreBuilder {
     pub(crate) fn new(project: impl Into<String>) -> Self {
+        let ambient = std::env::var("FIRESTORE_EMULATOR_HOST").ok().filter(|host| !host.is_empty());
         Self {
             project: project.into(),
             database: "(default)".to_owned(),
@@ -59,7 +63,9 @@ impl FirestoreBuilder {
             cleanup_in_is_locked: false,
             timeout: Duration::from_secs(5),
             credentials: None,
-            emulator: std::env::var("FIRESTORE_EMULATOR_HOST").ok().filter(|host| !host.is_empty()),
+            emulator_is_ambient: ambient.is_some(),
+            emulator: ambient,
+            require_tls: false,
             endpoint: None,
             tls: TlsFiles::new(),
             clock: Arc::new(SystemClock),
@@ -117,7 +123,30 @@ impl FirestoreBuilder {
     /// An emulator, as `host:port` on loopback. Default: the environment's `FIRESTORE_EMULATOR_HOST`.
     pub fn emulator(mut self, address: impl Into<String>) -> Self {
         self.emulator = Some(address.into());
+        self.emulator_is_ambient = false;
         self
+    }
+
+    /// Refuses the emulator that `FIRESTORE_EMULATOR_HOST` names: it is spoken to in plaintext. Off by default.
+    pub fn require_tls(mut self, require: bool) -> Self {
+        self.require_tls = require;
+        self
+    }
+
+    /// Returns the emulator that takes the place of Google's servers because `FIRESTORE_EMULATOR_HOST` is set.
+    pub fn ambient_emulator(&self) -> Option<&str> {
+        self.emulator.as_deref().filter(|_| self.emulator_is_ambient)
+    }
+
+    /// Returns how the way to the server is protected.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for settings that cannot work, or where
+    /// [`require_tls`](Self::require_tls) refuses the way.
+    pub fn protection(&self) -> Result<Protection> {
+        self.check()?;
+        let way = if self.emulator.is_some() { Way::Local } else { Way::Verified };
+        Ok(Protection::new(way, self.emulator.is_none()))
     }
 
     /// Another endpoint than `https://firestore.googleapis.com`: a regional or a private one. Always TLS. It also
@@ -164,6 +193,12 @@ impl FirestoreBuilder {
         if let Some(address) = &self.emulator {
             check_loopback(address)?;
         }
+        if let Some(address) = self.ambient_emulator().filter(|_| self.require_tls) {
+            return Err(LockError::invalid(format!(
+                "FIRESTORE_EMULATOR_HOST leads to the emulator at {address}, and TLS is required"
+            ))
+            .with_hint("unset FIRESTORE_EMULATOR_HOST"));
+        }
         if let Some(endpoint) = &self.endpoint
             && !endpoint.starts_with("https://")
         {
@@ -205,8 +240,7 @@ fn check_loopback(address: &str) -> Result<()> {
         return refused("the emulator address is not host:port");
     }
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if loopback { Ok(()) } else { refused("the emulator address is not on loopback") }
+    if is_loopback(host) { Ok(()) } else { refused("the emulator address is not on loopback") }
 }
 
 #[cfg(test)]

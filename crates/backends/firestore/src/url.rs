@@ -63,6 +63,7 @@ impl FirestoreBuilder {
         }
         if let Some(emulator) = options.take_text("emulator") {
             self.emulator = Some(emulator);
+            self.emulator_is_ambient = false;
         }
         if let Some(file) = options.take_path("tls_ca") {
             self.tls.roots = Some(file);

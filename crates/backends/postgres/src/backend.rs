@@ -131,7 +131,11 @@ impl PostgresBackend {
     async fn start_on(settings: PostgresBuilder, pool: Pool, direct: Option<Target>) -> Result<Self> {
         let tables = settings.tables()?;
         let listen_at = match &settings.wake_url {
-            Some(url) => Some(Target::new(&PostgresBuilder::from_url(url)?)?),
+            Some(url) => {
+                let mut listening = PostgresBuilder::from_url(url)?;
+                listening.require_tls |= settings.require_tls;
+                Some(Target::new(&listening)?)
+            }
             None => direct,
         };
         let listener = listen_at.filter(|_| settings.wake).map(|target| listener::new(target, &tables));

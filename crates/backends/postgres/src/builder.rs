@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use syncguard_core::protection::Protection;
 use syncguard_core::{LockError, Result};
 use tokio_postgres::Config;
 
@@ -241,11 +242,20 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets whether a connection to another machine must be encrypted. Default false, as in libpq; a plain one is
-    /// warned of.
+    /// Sets whether a server on another machine must prove by its certificate who it is, before anything is sent to it:
+    /// `verify-full`, `verify-ca` with roots of your own, or `require` with roots. Default false, as in libpq; a plain
+    /// connection is warned of.
     pub fn require_tls(mut self, yes: bool) -> Self {
         self.require_tls = yes;
         self
+    }
+
+    /// Returns how the way to the servers is protected by these settings and the environment.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a bad setting, or where [`require_tls`](Self::require_tls) refuses the way.
+    pub fn protection(&self) -> Result<Protection> {
+        crate::connect::protection(self)
     }
 
     /// Sets how connections are encrypted.

@@ -5,11 +5,13 @@
 //! ours alone. Connecting is rare, so the question costs nothing that counts.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
+use syncguard_core::protection::{Protection, Way, is_loopback};
 use syncguard_core::{ErrorCode, LockError, Result};
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslNegotiation};
@@ -88,7 +90,6 @@ pub(crate) struct Target {
     passwords: Vec<Option<String>>,
     wanted: TargetSessionAttrs,
     pub(crate) tls: Tls,
-    require_tls: bool,
     connect_timeout: Duration,
     bounds: Bounds,
     pub(crate) seen: Arc<Seen>,
@@ -132,22 +133,48 @@ where
     }
 }
 
+/// Settings with what the environment adds, and what follows from them.
+struct Filled {
+    settings: PostgresBuilder,
+    servers: Vec<(Host, u16)>,
+    passwords: Vec<Option<String>>,
+    way: Way,
+}
+
+/// Puts the settings and the environment together. All servers are known then, so it is decided here who is sent anything.
+fn fill(settings: &PostgresBuilder) -> Result<Filled> {
+    let mut settings = settings.clone();
+    environment::fill(&mut settings)?;
+    settings.validate()?;
+    let servers = match &settings.address {
+        Some(address) => hosts::parse(address)?,
+        None => hosts::of(&settings.config)?,
+    };
+    let addresses = settings.config.get_hostaddrs();
+    let is_here = |(index, (host, _)): (usize, &(Host, u16))| is_local(host, addresses.get(index));
+    let way = if servers.iter().enumerate().all(is_here) { Way::Local } else { settings.tls.way() };
+    if settings.require_tls && way > Way::Verified {
+        return Err(unproven());
+    }
+    let passwords = passfile::passwords(&settings.config, &servers, settings.passfile.as_deref());
+    Ok(Filled { settings, servers, passwords, way })
+}
+
+pub(crate) fn protection(settings: &PostgresBuilder) -> Result<Protection> {
+    let filled = fill(settings)?;
+    let has_password = filled.settings.config.get_password().is_some() || filled.passwords.iter().any(Option::is_some);
+    Ok(Protection::new(filled.way, has_password))
+}
+
 impl Target {
     /// Puts the settings and the environment together, and reads the files that they name.
     pub(crate) fn new(settings: &PostgresBuilder) -> Result<Self> {
-        let mut settings = settings.clone();
-        environment::fill(&mut settings)?;
-        settings.validate()?;
-        let servers = match &settings.address {
-            Some(address) => hosts::parse(address)?,
-            None => hosts::of(&settings.config)?,
-        };
+        let Filled { settings, servers, passwords, .. } = fill(settings)?;
         Ok(Self {
-            passwords: passfile::passwords(&settings.config, &servers, settings.passfile.as_deref()),
+            passwords,
             servers,
             tls: Tls::new(&settings.tls)?,
             wanted: settings.target_session_attrs.unwrap_or_default(),
-            require_tls: settings.require_tls,
             connect_timeout: settings.connect_timeout,
             bounds: Bounds {
                 lock_timeout: settings.lock_timeout.as_millis(),
@@ -205,14 +232,9 @@ impl Target {
         if !self.wanted.accept(&server) {
             return Err(Failure::Ours(unfit()));
         }
-        let local = is_local(host);
-        if !learned.encrypted() && !local {
-            if self.require_tls {
-                return Err(Failure::Ours(unencrypted()));
-            }
-            if !self.seen.plain.swap(true, Ordering::AcqRel) {
-                tracing::warn!(target: "syncguard", "the connection to postgres is not encrypted");
-            }
+        let local = is_local(host, config.get_hostaddrs().first());
+        if !learned.encrypted() && !local && !self.seen.plain.swap(true, Ordering::AcqRel) {
+            tracing::warn!(target: "syncguard", "the connection to postgres is not encrypted");
         }
         let behind_pooler = learned.announced_pid() != server.pid;
         if behind_pooler {
@@ -291,13 +313,13 @@ async fn open(config: &Config, host: &Host, connector: Connector) -> Result<(Cli
     }
 }
 
-fn is_local(host: &Host) -> bool {
-    match host {
+/// Whether nothing leaves this machine. The address is what is dialled; then the name only stands in the certificate.
+fn is_local(host: &Host, address: Option<&IpAddr>) -> bool {
+    match (host, address) {
         #[cfg(unix)]
-        Host::Unix(_) => true,
-        Host::Tcp(name) => {
-            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-        }
+        (Host::Unix(_), _) => true,
+        (Host::Tcp(_), Some(address)) => address.to_canonical().is_loopback(),
+        (Host::Tcp(name), None) => is_loopback(name),
     }
 }
 
@@ -332,12 +354,9 @@ fn unfit() -> LockError {
         .with_hint("every host that answered is read-only, or a standby, or the opposite of what was asked for")
 }
 
-fn unencrypted() -> LockError {
-    LockError::new(
-        ErrorCode::ServiceUnavailable,
-        "the connection to postgres is not encrypted, and require_tls insists",
-    )
-    .with_hint("switch TLS on at the server, and set sslmode=verify-full")
+fn unproven() -> LockError {
+    LockError::invalid("TLS is required, but sslmode does not make postgres prove who it is")
+        .with_hint("add sslmode=verify-full, and sslrootcert=FILE if the authority is your own")
 }
 
 #[cfg(unix)]

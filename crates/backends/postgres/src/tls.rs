@@ -12,6 +12,7 @@ use rustls::client::{WantsClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, SignatureScheme};
+use syncguard_core::protection::Way;
 use syncguard_core::tls::{TlsFiles, builder, provider};
 use syncguard_core::{LockError, Result};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -59,6 +60,27 @@ pub(crate) struct TlsOptions {
     pub(crate) key: Option<PathBuf>,
 }
 
+impl TlsOptions {
+    fn check(&self) -> Check {
+        match (self.mode.unwrap_or_default(), &self.root) {
+            (SslMode::VerifyFull, _) | (SslMode::Require, Some(_)) => Check::ChainAndName,
+            (SslMode::VerifyCa, _) => Check::Chain,
+            _ => Check::Nothing,
+        }
+    }
+
+    /// How a connection to another machine is protected.
+    pub(crate) fn way(&self) -> Way {
+        match self.check() {
+            Check::ChainAndName => Way::Verified,
+            // Anybody has a certificate of the system's authorities, for some name.
+            Check::Chain if root_file(self.root.as_deref()).is_some() => Way::Verified,
+            Check::Nothing if self.mode == Some(SslMode::Disable) => Way::Plain,
+            _ => Way::Unverified,
+        }
+    }
+}
+
 /// The attempts that a mode makes at one server, in order.
 #[derive(Clone)]
 pub(crate) struct Tls {
@@ -75,20 +97,18 @@ impl fmt::Debug for Tls {
 impl Tls {
     pub(crate) fn new(options: &TlsOptions) -> Result<Self> {
         let mode = options.mode.unwrap_or_default();
-        let check = match (mode, &options.root) {
-            (SslMode::Disable, _) => return Ok(Self { attempts: vec![Encryption::Never], authenticated: false }),
-            (SslMode::VerifyFull, _) | (SslMode::Require, Some(_)) => Check::ChainAndName,
-            (SslMode::VerifyCa, _) => Check::Chain,
-            _ => Check::Nothing,
-        };
-        let connect = MakeRustlsConnect::new(client_config(options, check)?);
+        let authenticated = options.way() == Way::Verified;
+        if mode == SslMode::Disable {
+            return Ok(Self { attempts: vec![Encryption::Never], authenticated });
+        }
+        let connect = MakeRustlsConnect::new(client_config(options, options.check())?);
         let attempts = match mode {
             SslMode::Disable => vec![Encryption::Never],
             SslMode::Allow => vec![Encryption::Never, Encryption::Always(connect)],
             SslMode::Prefer => vec![Encryption::IfOffered(connect), Encryption::Never],
             SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => vec![Encryption::Always(connect)],
         };
-        Ok(Self { attempts, authenticated: check != Check::Nothing })
+        Ok(Self { attempts, authenticated })
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use syncguard_core::inspect::Pace;
 use syncguard_core::{
@@ -54,7 +54,6 @@ impl RedisBackend {
 
     pub(crate) async fn open(options: RedisBuilder) -> Result<Self> {
         options.validate()?;
-        warn_of_plaintext(&options);
         let router = Router::new(&options)?;
         let backend = Self::assemble(router, &options)?;
         backend.0.router.ready().await?;
@@ -112,14 +111,6 @@ impl RedisBackend {
             publish: AtomicBool::new(options.wake),
             router,
         })))
-    }
-}
-
-fn warn_of_plaintext(options: &RedisBuilder) {
-    static WARNED: AtomicBool = AtomicBool::new(false);
-    let sends_password = options.login.password.is_some() && options.tls.is_none();
-    if sends_password && !options.topology.is_local() && !WARNED.swap(true, Ordering::Relaxed) {
-        tracing::warn!(target: "syncguard", "the redis password travels unencrypted to another host; use rediss://");
     }
 }
 

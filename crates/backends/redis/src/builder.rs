@@ -7,10 +7,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use syncguard_core::protection::{Protection, Way, is_loopback};
 use syncguard_core::tls::TlsFiles;
 use syncguard_core::{LockError, Result};
 
 use crate::backend::RedisBackend;
+use crate::error::ConnectError;
 use crate::names::Names;
 use crate::url;
 
@@ -32,6 +34,7 @@ pub struct RedisBuilder {
     /// For the sentinels themselves, which have users of their own.
     pub(crate) sentinel_login: Login,
     pub(crate) tls: Option<TlsFiles>,
+    pub(crate) require_tls: bool,
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -130,6 +133,7 @@ impl RedisBuilder {
             login: Login::default(),
             sentinel_login: Login::default(),
             tls: None,
+            require_tls: false,
             prefix: "syncguard".to_owned(),
             timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
@@ -239,6 +243,29 @@ impl RedisBuilder {
         self
     }
 
+    /// Refuses every address beyond this machine that is not spoken to over TLS, also those that sentinels and cluster nodes
+    /// announce, before anything is sent there. Off by default. In a URL: `tls=required`.
+    #[must_use]
+    pub fn require_tls(mut self, require: bool) -> Self {
+        self.require_tls = require;
+        self
+    }
+
+    /// Returns how the way to the servers that are named is protected.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](syncguard_core::ErrorCode::InvalidArgument) for settings that contradict each other, or where
+    /// [`require_tls`](Self::require_tls) refuses the way.
+    pub fn protection(&self) -> Result<Protection> {
+        self.validate()?;
+        let way = match &self.tls {
+            _ if self.topology.elsewhere().is_none() => Way::Local,
+            Some(_) => Way::Verified,
+            None => Way::Plain,
+        };
+        Ok(Protection::new(way, self.login.password.is_some() || self.sentinel_login.password.is_some()))
+    }
+
     /// What every stored name starts with. `syncguard` by default.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -315,6 +342,9 @@ impl RedisBuilder {
             return Err(LockError::invalid("a timeout is zero").with_hint("every call needs a positive bound"));
         }
         self.topology.validate(self.login.database)?;
+        if let Some(address) = self.topology.elsewhere().filter(|_| self.require_tls && self.tls.is_none()) {
+            return Err(ConnectError::unencrypted(address).into_lock_error());
+        }
         if !(1..=64).contains(&self.connections) {
             return Err(LockError::invalid("`connections` is not within 1..=64").with_hint("2 is the default"));
         }
@@ -340,14 +370,13 @@ impl Topology {
         }
     }
 
-    /// Whether nothing leaves this machine.
-    pub(crate) fn is_local(&self) -> bool {
-        match self {
-            Self::Single(address) => address.is_local(),
-            Self::Sentinel { sentinels: addresses, .. } | Self::Cluster(addresses) => {
-                addresses.iter().all(Address::is_local)
-            }
-        }
+    /// The first of its addresses that is not on this machine.
+    fn elsewhere(&self) -> Option<&Address> {
+        let addresses = match self {
+            Self::Single(address) => std::slice::from_ref(address),
+            Self::Sentinel { sentinels: addresses, .. } | Self::Cluster(addresses) => addresses,
+        };
+        addresses.iter().find(|address| !address.is_local())
     }
 }
 
@@ -356,9 +385,7 @@ impl Address {
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,
-            Self::Tcp { host, .. } => {
-                host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
-            }
+            Self::Tcp { host, .. } => is_loopback(host),
         }
     }
 }

@@ -223,6 +223,9 @@ impl Cluster {
                 Ok(reply) => {
                     let slots = parse_slots(&reply, &pool);
                     if !slots.is_empty() {
+                        // Said at once, and not by the first call that happens to need that node.
+                        let checked = slots.iter().try_for_each(|(_, _, node)| self.connector.check_protection(node));
+                        checked.map_err(CallError::Connect)?;
                         self.keep(slots);
                         return Ok(());
                     }

@@ -4,6 +4,7 @@
 //! stream is, is in [`stream`](crate::stream); how calls share it, in [`multiplex`](crate::multiplex).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
@@ -25,6 +26,7 @@ pub(crate) struct Connector {
     pub(crate) login: Login,
     pub(crate) sentinel_login: Login,
     pub(crate) tls: Option<TlsConnector>,
+    pub(crate) require_tls: bool,
     pub(crate) timeout: Duration,
 }
 
@@ -142,8 +144,7 @@ impl Connector {
         if !refused.is_about_login() || self.login.user.is_some() || self.login.password.is_none() {
             return false;
         }
-        let opened = Stream::open(address, self.tls.as_ref(), self.timeout * 3 / 4).await;
-        let Ok(stream) = opened else { return false };
+        let Ok(stream) = self.stream(address).await else { return false };
         let Ok(connection) = greet(address, stream, &Login::default()).await else { return false };
         let mut ping = Cmd::new();
         ping.arg("PING");
@@ -169,9 +170,30 @@ impl Connector {
             Target::Address(address) => address.clone(),
             Target::Master { sentinels, name } => self.ask_sentinels(sentinels, name).await?,
         };
-        let opened = Stream::open(&address, self.tls.as_ref(), self.timeout * 3 / 4).await;
-        let stream = opened.map_err(|error| ConnectError::from_io(&address, &error))?;
+        let stream = self.stream(&address).await?;
         Ok((address, stream))
+    }
+
+    /// Every address comes through here: sentinels and cluster nodes announce others than the user wrote down.
+    async fn stream(&self, address: &Address) -> Result<Stream, ConnectError> {
+        self.check_protection(address)?;
+        let opened = Stream::open(address, self.tls.as_ref(), self.timeout * 3 / 4).await;
+        opened.map_err(|error| ConnectError::from_io(address, &error))
+    }
+
+    /// Refuses an address that would be spoken to in the clear although TLS is required.
+    pub(crate) fn check_protection(&self, address: &Address) -> Result<(), ConnectError> {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        if self.tls.is_some() || address.is_local() {
+            return Ok(());
+        }
+        if self.require_tls {
+            return Err(ConnectError::unencrypted(address));
+        }
+        if self.login.password.is_some() && !WARNED.swap(true, Ordering::Relaxed) {
+            tracing::warn!(target: "syncguard", "the redis password travels unencrypted to another host; use rediss://");
+        }
+        Ok(())
     }
 
     /// The first sentinel that knows the master decides; they agree among themselves.
@@ -197,8 +219,7 @@ impl Connector {
     }
 
     async fn ask_sentinel(&self, sentinel: &Address, name: &str) -> Result<Option<Address>, ConnectError> {
-        let opened = Stream::open(sentinel, self.tls.as_ref(), self.timeout * 3 / 4).await;
-        let stream = opened.map_err(|error| ConnectError::from_io(sentinel, &error))?;
+        let stream = self.stream(sentinel).await?;
         let connection = greet(sentinel, stream, &self.sentinel_login).await?;
         let mut ask = Cmd::new();
         ask.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);

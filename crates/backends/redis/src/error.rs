@@ -209,6 +209,15 @@ impl ConnectError {
         )
     }
 
+    /// TLS is required, and this address is to be spoken to without.
+    pub(crate) fn unencrypted(address: &dyn fmt::Display) -> Self {
+        Self::new(
+            ErrorCode::InvalidArgument,
+            format!("the connection to redis at {address} is not encrypted, and TLS is required"),
+            "use rediss:// (or rediss+cluster://, rediss+sentinel://)",
+        )
+    }
+
     pub(crate) fn timed_out(address: &dyn fmt::Display) -> Self {
         // Nothing of an operation was sent, so this is not ambiguous.
         Self::new(

@@ -59,6 +59,7 @@ impl Router {
             login: options.login.clone(),
             sentinel_login: options.sentinel_login.clone(),
             tls: options.tls.as_ref().map(|files| Ok(Arc::new(files.load()?).into())).transpose()?,
+            require_tls: options.require_tls,
             timeout: options.connect_timeout,
         };
         Ok(match &options.topology {

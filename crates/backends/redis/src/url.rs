@@ -143,7 +143,8 @@ fn apply(builder: &mut RedisBuilder, mut given: UrlOptions) -> Result<()> {
     builder.sentinel_login.user = given.take_text("sentinel_user");
     builder.sentinel_login.password = given.take_text("sentinel_password");
     given.finish()?;
-    apply_tls(builder, files, tls_required)?;
+    builder.require_tls = tls_required;
+    apply_tls(builder, files)?;
     apply_replicas(builder, wait, within)
 }
 
@@ -155,7 +156,7 @@ fn take<T>(setting: &mut T, given: Option<T>) {
 
 type Files = (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>);
 
-fn apply_tls(builder: &mut RedisBuilder, (ca, cert, key): Files, required: bool) -> Result<()> {
+fn apply_tls(builder: &mut RedisBuilder, (ca, cert, key): Files) -> Result<()> {
     let names_files = ca.is_some() || cert.is_some() || key.is_some();
     match &mut builder.tls {
         Some(tls) => {
@@ -169,10 +170,6 @@ fn apply_tls(builder: &mut RedisBuilder, (ca, cert, key): Files, required: bool)
         }
         None if names_files => {
             Err(LockError::invalid("certificates are named but the url is not for TLS").with_hint("use rediss://"))
-        }
-        None if required && !builder.topology.is_local() => {
-            Err(LockError::invalid("tls is required, but the url is for plaintext to another host")
-                .with_hint("use rediss://"))
         }
         None => Ok(()),
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use syncguard::{
-    Clock, HealthCheck, HealthReport, HealthStatus, Key, LockBackend, LockError, Locker, Lookup, RedactedUrl, Scheme,
+    Clock, HealthCheck, HealthReport, HealthStatus, Key, LockBackend, LockError, Locker, Lookup, RedactedUrl,
     SystemClock, TimeAuthority,
 };
 
@@ -63,10 +63,12 @@ async fn examine(backend: &Backend, report: &mut HealthReport) {
         report.push(HealthStatus::Info, "store", detail);
         return;
     }
-    let url = without_creating(backend);
-    let opened = match syncguard::open(&url).await {
+    let opened = match backend.options.only_existing(true).open(&backend.url).await {
         Ok(opened) => opened,
-        Err(error) if url != backend.url && error.hint().is_some_and(|hint| hint.starts_with(NOT_CREATED)) => {
+        Err(error)
+            if !backend.url.contains("auto_create_tables=")
+                && error.hint().is_some_and(|hint| hint.starts_with(NOT_CREATED)) =>
+        {
             let detail = format!("{error} yet; the first lock makes them, or the SQL of `syncguard schema`");
             report.push(HealthStatus::Info, "store", detail);
             return;
@@ -102,19 +104,6 @@ async fn count(locker: &Locker, report: &mut HealthReport) {
 
 /// How the hint begins when tables are missing that were not to be created.
 const NOT_CREATED: &str = "auto_create_tables is off";
-
-/// The URL with which opening creates no table.
-fn without_creating(backend: &Backend) -> String {
-    let url = &backend.url;
-    if backend.scheme != Scheme::Postgres || url.contains("auto_create_tables=false") {
-        return url.clone();
-    }
-    if url.contains("auto_create_tables=") {
-        return url.replace("auto_create_tables=true", "auto_create_tables=false");
-    }
-    let separator = if url.contains('?') { '&' } else { '?' };
-    format!("{url}{separator}auto_create_tables=false")
-}
 
 fn has(report: &HealthReport, word: &str) -> bool {
     report.checks.iter().any(|check| check.name.contains(word))

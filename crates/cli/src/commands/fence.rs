@@ -8,8 +8,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use syncguard::fenced::file::FileMarks;
 use syncguard::fenced::{FenceError, HighWater};
-use syncguard::{Fence, Key, LockError, Scheme};
+use syncguard::{Fence, Key, LockError, OpenOptions, Scheme};
 
+use crate::config::transport;
 use crate::exit::{self, Failure, Stage};
 use crate::output::Output;
 use crate::values;
@@ -54,9 +55,13 @@ struct Accepted {
     fence: Fence,
 }
 
-pub(crate) async fn fence(command: FenceCommand, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn fence(command: FenceCommand, require_tls: bool, output: Output) -> Result<u8, Failure> {
     let FenceCommand::Check(args) = command;
-    match advance(&args).await? {
+    let options = OpenOptions::new().require_tls(require_tls);
+    if Scheme::of(&args.marks).is_ok() {
+        transport::check(&args.marks, options.protection(&args.marks), require_tls, output)?;
+    }
+    match advance(&args, require_tls).await? {
         Ok(()) => {
             if output.json {
                 output.object(&Accepted { accepted: true, fence: args.fence });
@@ -77,7 +82,8 @@ fn opening(error: &LockError) -> Failure {
     Failure::from_lock(error, Stage::Opening)
 }
 
-async fn advance(args: &CheckArgs) -> Result<Checked, Failure> {
+#[cfg_attr(not(any(feature = "redis", feature = "postgres")), allow(unused_variables, reason = "nobody is dialled"))]
+async fn advance(args: &CheckArgs, require_tls: bool) -> Result<Checked, Failure> {
     // A folder may have a colon in its name; only a scheme that is known makes a URL.
     match Scheme::of(&args.marks) {
         Err(_) => {
@@ -97,6 +103,7 @@ async fn advance(args: &CheckArgs) -> Result<Checked, Failure> {
         Ok(Scheme::Postgres) => {
             let builder =
                 syncguard::postgres::PostgresBuilder::from_url(&args.marks).map_err(|error| opening(&error))?;
+            let builder = if require_tls { builder.require_tls(true) } else { builder };
             let client = Box::pin(builder.client()).await.map_err(|error| opening(&error))?;
             match syncguard::fenced::postgres::PostgresMarks::new(client).await {
                 Ok(marks) => Ok(marks.advance(&args.resource, args.fence).await),
@@ -106,6 +113,7 @@ async fn advance(args: &CheckArgs) -> Result<Checked, Failure> {
         #[cfg(feature = "redis")]
         Ok(Scheme::Redis) => {
             let builder = syncguard::redis::RedisBuilder::from_url(&args.marks).map_err(|error| opening(&error))?;
+            let builder = if require_tls { builder.require_tls(true) } else { builder };
             let connection = Box::pin(builder.connection()).await.map_err(|error| opening(&error))?;
             let marks = syncguard::fenced::redis::RedisMarks::new(connection, "syncguard:marks");
             Ok(marks.advance(&args.resource, args.fence).await)

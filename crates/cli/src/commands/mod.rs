@@ -26,7 +26,7 @@ use crate::exit::{Failure, Stage};
 
 /// Opens the backend without waiting for it.
 pub(crate) async fn open(backend: &Backend) -> Result<Locker, Failure> {
-    let opened = syncguard::open(&backend.url).await;
+    let opened = backend.options.open(&backend.url).await;
     opened.map(Locker::new).map_err(|error| Failure::from_lock(&error, Stage::Opening).on(backend))
 }
 

@@ -20,6 +20,7 @@ mod signals;
 mod stalls;
 mod support;
 mod terminal;
+mod transport;
 mod trees;
 mod waiting;
 mod watching;

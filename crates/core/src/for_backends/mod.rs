@@ -1,8 +1,9 @@
 //! What do the backends share?
 //!
-//! Hearing of releases, the options of URLs, names in a storage, TLS. An application needs none of it.
+//! Hearing of releases, the options of URLs, names in a storage, TLS, how a way is protected. An application needs none of it.
 
 pub mod listener;
+pub mod protection;
 pub mod storage_key;
 #[cfg(feature = "tls")]
 pub mod tls;
