@@ -20,7 +20,7 @@ use crate::health;
 use crate::listener::{self, PostgresListener};
 use crate::many::Crowd;
 use crate::names::Names;
-use crate::pool::{KeyTurns, Pool, acquire_slots};
+use crate::pool::{KeyTurns, Pool, acquire_slots, deadline};
 use crate::statement::{Columns, Statements};
 use crate::table::Tables;
 
@@ -129,7 +129,14 @@ impl PostgresBackend {
     }
 
     async fn start_on(settings: PostgresBuilder, pool: Pool, direct: Option<Target>) -> Result<Self> {
-        let tables = settings.tables()?;
+        let tables = match pool.target() {
+            // The first connection tells where the tables are.
+            Some(target) => {
+                drop(pool.get(deadline(settings.timeout)).await?);
+                target.seen.place(settings.tables()?)
+            }
+            None => settings.tables()?,
+        };
         let listen_at = match &settings.wake_url {
             Some(url) => {
                 let mut listening = PostgresBuilder::from_url(url)?;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use syncguard_core::protection::{Protection, Way, is_loopback};
@@ -19,6 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
 use crate::builder::PostgresBuilder;
 use crate::introduce::{Bounds, Introduction, Purpose};
+use crate::table::Tables;
 use crate::tls::Tls;
 use crate::wire::{Connector, Encryption, HostConnector, Learned};
 use crate::{environment, error, hosts, introduce, passfile};
@@ -65,6 +66,7 @@ impl TargetSessionAttrs {
 pub(crate) struct Seen {
     pooler: AtomicBool,
     plain: AtomicBool,
+    places: OnceLock<[Option<String>; 2]>,
 }
 
 impl Seen {
@@ -76,6 +78,16 @@ impl Seen {
     /// Whether a connection was not encrypted.
     pub(crate) fn plain(&self) -> bool {
         self.plain.load(Ordering::Acquire)
+    }
+
+    /// The tables with the schemas in which the first connection found them, because the others do not look for them.
+    pub(crate) fn place(&self, tables: Tables) -> Tables {
+        match self.places.get() {
+            Some([locks, fences]) => {
+                Tables { locks: tables.locks.within(locks.clone()), fences: tables.fences.within(fences.clone()) }
+            }
+            None => tables,
+        }
     }
 }
 
@@ -92,6 +104,7 @@ pub(crate) struct Target {
     pub(crate) tls: Tls,
     connect_timeout: Duration,
     bounds: Bounds,
+    tables: Tables,
     pub(crate) seen: Arc<Seen>,
 }
 
@@ -180,6 +193,7 @@ impl Target {
                 lock_timeout: settings.lock_timeout.as_millis(),
                 statement_timeout: settings.timeout.as_millis(),
             },
+            tables: settings.tables()?,
             config: settings.config,
             seen: Arc::default(),
         })
@@ -224,7 +238,7 @@ impl Target {
         let (client, messages) = timeout(self.connect_timeout, connecting)
             .await
             .map_err(|_| Failure::Ours(error::no_answer_to_connect()))??;
-        let question = introduce::question(purpose, learned.announced_pid(), self.bounds);
+        let question = introduce::question(purpose, learned.announced_pid(), self.bounds, &self.tables);
         let introducing = introduce::introduce(client, messages, &question);
         let (client, messages, server) = timeout(self.connect_timeout, introducing)
             .await
@@ -232,6 +246,7 @@ impl Target {
         if !self.wanted.accept(&server) {
             return Err(Failure::Ours(unfit()));
         }
+        self.seen.places.get_or_init(|| server.places);
         let local = is_local(host, config.get_hostaddrs().first());
         if !learned.encrypted() && !local && !self.seen.plain.swap(true, Ordering::AcqRel) {
             tracing::warn!(target: "syncguard", "the connection to postgres is not encrypted");

@@ -30,7 +30,7 @@ pub(crate) async fn report(inner: &Inner) -> HealthReport {
         Ok(Ok((schema, row, clock))) => {
             session.finished();
             connection(&mut report, inner, &row);
-            tables(&mut report, inner, schema);
+            tables(&mut report, inner, &schema);
             if schema.locks && schema.fences {
                 rights(&mut report, &row);
                 load(&mut report, &row);
@@ -126,7 +126,7 @@ fn pooler(report: &mut HealthReport, inner: &Inner) {
     };
 }
 
-fn tables(report: &mut HealthReport, inner: &Inner, schema: Schema) {
+fn tables(report: &mut HealthReport, inner: &Inner, schema: &Schema) {
     let (locks, fences) = (inner.tables.locks.display(), inner.tables.fences.display());
     let hint = if schema.is_half() {
         "one table without the other: a name is misspelt, or counters were lost and fences would begin anew; restore it"
@@ -141,7 +141,14 @@ fn tables(report: &mut HealthReport, inner: &Inner, schema: Schema) {
     if !schema.locks || !schema.fences {
         return;
     }
-    report.push(HealthStatus::Pass, "tables", format!("{locks}, {fences}"));
+    match &schema.stranger {
+        None => drop(report.push(
+            HealthStatus::Pass,
+            "tables",
+            format!("{locks}, {fences}; no stranger's code runs on them"),
+        )),
+        Some(stranger) => drop(report.push(HealthStatus::Fail, "tables", stranger.clone()).hint(schema::STRANGER)),
+    }
     check(report, "columns", schema.columns, "a column is missing or has another type", "compare with schema_sql()");
     if !schema.optional.holder {
         report.push(HealthStatus::Info, "holder column", format!("{locks} has no column `holder`")).hint(

@@ -9,6 +9,7 @@ use tokio_postgres::{Client, Error};
 
 use crate::connect::Messages;
 use crate::statement::without_comments;
+use crate::table::Tables;
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,9 +31,12 @@ pub(crate) struct Bounds {
 
 /// What a new connection is asked first. For other purposes than locks it is told a process id that nobody has, so that
 /// it sets nothing.
-pub(crate) fn question(purpose: Purpose, announced_pid: i32, bounds: Bounds) -> String {
+pub(crate) fn question(purpose: Purpose, announced_pid: i32, bounds: Bounds, tables: &Tables) -> String {
     let pid = if purpose == Purpose::Locks { announced_pid } else { -1 };
     without_comments(include_str!("../sql/introduce.sql"))
+        // Names are letters, digits and underscores, so they end no literal.
+        .replace("{locks}", &tables.locks.quoted())
+        .replace("{fences}", &tables.fences.quoted())
         .replace("{announced_pid}", &pid.to_string())
         .replace("{lock_timeout}", &bounds.lock_timeout.to_string())
         .replace("{statement_timeout}", &bounds.statement_timeout.to_string())
@@ -43,6 +47,8 @@ pub(crate) struct Introduction {
     pub(crate) pid: i32,
     pub(crate) in_recovery: bool,
     pub(crate) read_only: bool,
+    /// The schemas of the two tables: where they are, or where they would be made.
+    pub(crate) places: [Option<String>; 2],
 }
 
 /// Asks the question and reads the answer.
@@ -70,12 +76,14 @@ pub(crate) async fn introduce(
         _ => None,
     });
     // A proxy may answer with anything at all.
-    let column = |index: usize| row.and_then(|row| row.try_get(index).ok().flatten()).unwrap_or_default();
+    let told = |index: usize| row.and_then(|row| row.try_get(index).ok().flatten());
+    let column = |index: usize| told(index).unwrap_or_default();
     let introduction = Introduction {
         // Minus one is nobody's: a server that does not say is treated as a pooler.
         pid: column(0).parse().unwrap_or(-1),
         in_recovery: column(1) == "t",
         read_only: column(2) == "t",
+        places: [3, 4].map(|table| told(table).or(told(5)).map(str::to_owned)),
     };
     Ok((client, messages, introduction))
 }

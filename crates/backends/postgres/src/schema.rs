@@ -47,8 +47,13 @@ fn with_names(text: &str, tables: &Tables) -> String {
         .replace("{expires_index}", &tables.locks.index("expires"))
 }
 
+/// What to do about tables of a stranger.
+pub(crate) const STRANGER: &str = "name a schema in which nobody else may create: table=SCHEMA.NAME&fence_table=SCHEMA.NAME; if the \
+                                   owner is to be trusted, make the owner of the schema the owner of the table, or this role a \
+                                   member of it";
+
 /// What a look at the catalogue found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "a checklist")]
 pub(crate) struct Schema {
     pub(crate) locks: bool,
@@ -58,17 +63,24 @@ pub(crate) struct Schema {
     pub(crate) unique_keys: bool,
     pub(crate) columns: bool,
     pub(crate) optional: Columns,
+    /// Somebody who could have code of his run as us, and by what.
+    pub(crate) stranger: Option<String>,
 }
 
 impl Schema {
-    fn complete(self) -> bool {
+    fn complete(&self) -> bool {
         self.locks && self.fences && self.unique_lock_id && self.expires_index
     }
 
     /// One table without the other. Somebody dropped the counters, or misspelt a name: creating the other one would
     /// begin the fences anew beside locks or counters that exist.
-    pub(crate) fn is_half(self) -> bool {
+    pub(crate) fn is_half(&self) -> bool {
         self.locks != self.fences
+    }
+
+    fn refuse_strangers(&self) -> Result<()> {
+        let Some(stranger) = &self.stranger else { return Ok(()) };
+        Err(LockError::invalid(format!("{stranger}, who could have any code run as this role")).with_hint(STRANGER))
     }
 }
 
@@ -85,6 +97,12 @@ pub(crate) async fn look(client: &Client, tables: &Tables) -> Result<Schema, tok
         unique_keys: flag("unique_key") && flag("unique_fence_key"),
         columns: flag("lock_columns") && flag("fence_columns"),
         optional: Columns { key_debug: flag("key_debug"), holder: flag("holder") },
+        // Roles, triggers and tables may be called anything; this goes to terminals.
+        stranger: row
+            .try_get("stranger")
+            .ok()
+            .flatten()
+            .map(|text: String| text.replace(|letter: char| !matches!(letter, ' '..='~'), "?")),
     })
 }
 
@@ -94,7 +112,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Why the tables were not set up.
 enum Trouble {
     Server(tokio_postgres::Error),
-    Half(LockError),
+    Refused(LockError),
 }
 
 impl From<tokio_postgres::Error> for Trouble {
@@ -113,7 +131,7 @@ pub(crate) async fn set_up(client: &Client, tables: &Tables) -> Result<()> {
             let Err(trouble) = try_set_up(client, tables).await else { return Ok(()) };
             drop(client.batch_execute("ROLLBACK").await);
             match trouble {
-                Trouble::Half(error) => return Err(error),
+                Trouble::Refused(error) => return Err(error),
                 Trouble::Server(error) if tries < 3 && is_collision(&error) => {}
                 Trouble::Server(error) => return Err(explain(&error)),
             }
@@ -124,6 +142,7 @@ pub(crate) async fn set_up(client: &Client, tables: &Tables) -> Result<()> {
 
 async fn try_set_up(client: &Client, tables: &Tables) -> Result<(), Trouble> {
     let schema = look(client, tables).await?;
+    schema.refuse_strangers().map_err(Trouble::Refused)?;
     if schema.complete() && schema.optional.holder {
         return Ok(());
     }
@@ -135,8 +154,9 @@ async fn try_set_up(client: &Client, tables: &Tables) -> Result<(), Trouble> {
         )
         .await?;
     let schema = look_until_whole(client, tables).await?;
+    schema.refuse_strangers().map_err(Trouble::Refused)?;
     if schema.is_half() {
-        return Err(Trouble::Half(half(schema, tables)));
+        return Err(Trouble::Refused(half(&schema, tables)));
     }
     if !schema.complete() {
         client.batch_execute(&with_names(include_str!("../sql/schema.sql"), tables)).await?;
@@ -160,7 +180,7 @@ async fn look_until_whole(client: &Client, tables: &Tables) -> Result<Schema, to
     look(client, tables).await
 }
 
-fn half(schema: Schema, tables: &Tables) -> LockError {
+fn half(schema: &Schema, tables: &Tables) -> LockError {
     let (there, missing) = if schema.locks { (&tables.locks, &tables.fences) } else { (&tables.fences, &tables.locks) };
     LockError::invalid(format!("the table {} exists without {}", there.display(), missing.display())).with_hint(
         "check the spelling of `table` and `fence_table`. If the missing table was lost, restore it; with new counters fences begin \
@@ -185,15 +205,17 @@ fn explain(error: &tokio_postgres::Error) -> LockError {
 /// Makes sure that the tables are there, by creating them or by saying what to do.
 pub(crate) async fn ensure(client: &Client, tables: &Tables, create: bool, limit: Duration) -> Result<Schema> {
     let schema = look_within(client, tables, limit).await?;
+    schema.refuse_strangers()?;
     if schema.is_half() {
-        return Err(half(schema, tables));
+        return Err(half(&schema, tables));
     }
     if schema.complete() {
         return Ok(schema);
     }
     if create {
         set_up(client, tables).await?;
-        return look_within(client, tables, limit).await;
+        let schema = look_within(client, tables, limit).await?;
+        return schema.refuse_strangers().map(|()| schema);
     }
     let missing = match schema.locks {
         false => format!("the tables {} and {} do not exist", tables.locks.display(), tables.fences.display()),

@@ -14,6 +14,8 @@ const MAX_BYTES: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     schema: Option<String>,
+    /// Where a table without a schema was found.
+    place: Option<String>,
     name: String,
 }
 
@@ -31,15 +33,21 @@ impl Table {
         for part in schema.into_iter().chain([name]) {
             check(part)?;
         }
-        Ok(Self { schema: schema.map(str::to_owned), name: name.to_owned() })
+        Ok(Self { schema: schema.map(str::to_owned), place: None, name: name.to_owned() })
     }
 
     /// As it stands in a statement: quoted, so nothing in it can be read as SQL.
     pub(crate) fn quoted(&self) -> String {
-        match &self.schema {
-            Some(schema) => format!("\"{schema}\".\"{}\"", self.name),
+        match self.schema.as_ref().or(self.place.as_ref()) {
+            // The server's own name for a schema may have anything in it.
+            Some(schema) => format!("\"{}\".\"{}\"", schema.replace('"', "\"\""), self.name),
             None => format!("\"{}\"", self.name),
         }
+    }
+
+    /// The same table where the server found it. A schema that was given stays.
+    pub(crate) fn within(self, place: Option<String>) -> Self {
+        Self { place, ..self }
     }
 
     /// As people write it.

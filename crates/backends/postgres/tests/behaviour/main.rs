@@ -20,6 +20,7 @@ mod rights;
 mod schema;
 mod secrets;
 mod session;
+mod strangers;
 mod support;
 mod tls;
 mod wake;

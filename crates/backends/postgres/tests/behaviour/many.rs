@@ -105,7 +105,7 @@ async fn many_are_freed_together_and_each_once() {
     // Who frees together leaves its number in one row for all.
     let count = format!(
         "CREATE TABLE count_{locks} (number bigint);
-         CREATE FUNCTION count_{locks}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+         CREATE FUNCTION count_{locks}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN
              INSERT INTO count_{locks} SELECT count(*) FROM gone; RETURN NULL;
          END $$;
          CREATE TRIGGER count AFTER DELETE ON {locks} REFERENCING OLD TABLE AS gone

@@ -23,7 +23,7 @@ async fn observe(owner: &Client, tables: &Tables) {
     let locks = &tables.locks;
     let statements = format!(
         "CREATE TABLE seen_{locks} (operation TEXT, isolation TEXT, commits TEXT, lock_timeout TEXT);
-         CREATE FUNCTION note_{locks}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+         CREATE FUNCTION note_{locks}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN
              INSERT INTO seen_{locks} VALUES (TG_OP, current_setting('transaction_isolation'),
                  current_setting('synchronous_commit'), current_setting('lock_timeout'));
              RETURN NULL;
