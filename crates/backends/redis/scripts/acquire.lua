@@ -7,7 +7,6 @@
 --      4 '1': the fence never falls below the clock  5 the dead holder's id, where known  6 this process, where it waits
 --      7 '1': more of its tasks wait
 -- Answers the value it stored when the lock is ours now; its acquiredAtMs is the time of the answer,
---         {the same, 0} when this process waited and no other stands in line,
 --         {the stored value, now} when it was ours already, or {fence, expiresAtMs, now} if another program wrote it,
 --         minus the ms until it can be taken over when another owner holds it, {the same} when that one tells nobody of its release,
 --         {the dead holder's id}: come again with its index key, so that no key is touched undeclared
@@ -81,6 +80,6 @@ written = run('PSETEX', KEYS[1], ARGV[1], value)
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
 if ARGV[6] then
   --#include line
-  if line(ARGV[7]) then return {value, 0} end
+  line(ARGV[7])
 end
 return value

@@ -88,12 +88,10 @@ impl RedisBackend {
         let router = Arc::new(router);
         let listens = options.wake && !matches!(*router, Router::Given(_));
         // A part of what makes lock ids: as unlikely to come twice as it must be among those who wait for one lock.
-        let random = LockId::random();
-        let [listener_name, own_turn]: [Arc<str>; 2] =
-            [0, NAME_LENGTH].map(|from| Arc::from(&random.as_str()[from..from + NAME_LENGTH]));
+        let listener_name: Arc<str> = Arc::from(&LockId::random().as_str()[..NAME_LENGTH]);
         let listener = |topics| {
-            let (router, name, own_turn) = (router.clone(), listener_name.clone(), own_turn.clone());
-            listens.then(|| Listener::new(Channels { router, name, own_turn, topics }))
+            let (router, name) = (router.clone(), listener_name.clone());
+            listens.then(|| Listener::new(Channels { router, name, topics }))
         };
         Ok(Self(Arc::new(Operations {
             names: options.names()?,
@@ -105,7 +103,6 @@ impl RedisBackend {
             own_locks: OwnLocks::default(),
             listener: listener(Topics::Names),
             listener_name: listener_name.clone(),
-            own_turn: own_turn.clone(),
             overhearer: listener(Topics::Patterns),
             pace: Pace::default(),
             publish: AtomicBool::new(options.wake),

@@ -14,7 +14,6 @@ use syncguard_core::ErrorCode;
 use crate::builder::Address;
 use crate::connect::{Connector, Target};
 use crate::error::{CallError, ConnectError};
-use crate::multiplex::Hold;
 use crate::pool::Pool;
 use crate::resp::Request;
 use crate::router::{Master, two};
@@ -147,11 +146,6 @@ impl Cluster {
                 let _ = self.refresh().await;
             }
         }
-    }
-
-    /// As [`Pool::hold`], for requests about one slot.
-    pub(crate) fn hold(&self, slot: u16) -> Option<Hold> {
-        self.known(slot)?.hold()
     }
 
     async fn pool_of(&self, slot: u16) -> Result<Arc<Pool>, CallError> {

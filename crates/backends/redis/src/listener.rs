@@ -38,8 +38,6 @@ pub(crate) struct Channels {
     pub(crate) router: Arc<Router>,
     /// What releases call this process.
     pub(crate) name: Arc<str>,
-    /// What its own releases say when a waiter here has its turn and was woken already.
-    pub(crate) own_turn: Arc<str>,
     pub(crate) topics: Topics,
 }
 
@@ -66,7 +64,6 @@ pub(crate) struct Subscriber {
 pub(crate) struct Receiver {
     stream: PubSubStream,
     name: Arc<str>,
-    own_turn: Arc<str>,
     listeners: Listeners,
 }
 
@@ -80,8 +77,7 @@ impl Source for Channels {
         let (sink, stream) = connection.split();
         let listeners = Listeners::default();
         let (router, topics) = (self.router.clone(), self.topics);
-        let (name, own_turn) = (self.name.clone(), self.own_turn.clone());
-        let receiver = Receiver { stream, name, own_turn, listeners: listeners.clone() };
+        let receiver = Receiver { stream, name: self.name.clone(), listeners: listeners.clone() };
         Ok((Subscriber { sink, name: self.name.clone(), topics, router, listeners }, receiver))
     }
 }
@@ -147,8 +143,7 @@ impl Messages for Receiver {
         }
         let topic: Arc<str> = Arc::from(message.get_channel_name());
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).get(&topic).copied();
-        let names = (&*self.name, &*self.own_turn);
-        Ok(match hold_back(message.get_payload_bytes(), names, listeners.unwrap_or(0)) {
+        Ok(match hold_back(message.get_payload_bytes(), &self.name, listeners.unwrap_or(0)) {
             Some(hold_back) => Heard::Released { topic, hold_back },
             None => Heard::Nothing,
         })
@@ -157,8 +152,8 @@ impl Messages for Receiver {
 
 /// For a message to everybody: it is empty, or names whose turn it is. Whatever programs of another kind write is for
 /// everybody, too. `None` where nobody here is to act on it.
-fn hold_back(message: &[u8], (name, own_turn): (&str, &str), listeners: u64) -> Option<Duration> {
-    if message == FOR_OLDER_PROGRAMS || message == own_turn.as_bytes() {
+fn hold_back(message: &[u8], name: &str, listeners: u64) -> Option<Duration> {
+    if message == FOR_OLDER_PROGRAMS {
         None
     } else if message == name.as_bytes() {
         Some(Duration::ZERO)
@@ -183,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_one_whose_turn_it_is_acts_at_once_and_everybody_else_after_a_grace() {
-        let me = ("mememeME", "myOwnTrn");
+        let me = "mememeME";
         for listeners in [0, 1, 4, 1000] {
             assert_eq!(hold_back(b"mememeME", me, listeners), Some(Duration::ZERO));
             assert!(hold_back(b"somebody", me, listeners) >= Some(GRACE));
@@ -195,10 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_acts_on_what_is_for_older_programs_or_was_acted_on_before_it_was_said() {
-        let me = ("mememeME", "myOwnTrn");
-        assert_eq!(hold_back(b"-", me, 1), None);
-        assert_eq!(hold_back(b"myOwnTrn", me, 1), None);
-        assert!(hold_back(b"herOwnTn", me, 1) >= Some(GRACE), "others stand back from it");
+    fn nobody_acts_on_what_is_for_older_programs() {
+        assert_eq!(hold_back(b"-", "mememeME", 1), None);
     }
 }

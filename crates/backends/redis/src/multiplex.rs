@@ -89,11 +89,6 @@ impl Multiplexed {
         awaited.await.unwrap_or_else(|_| Err(broken()))
     }
 
-    /// Keeps the task from being woken by the next requests, until what this returns is dropped: they leave in one write.
-    pub(crate) fn hold(&self) -> Hold {
-        Hold(lock(&self.0).sleeper.take())
-    }
-
     /// Whether the stream has ended.
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.0).is_closed
@@ -119,17 +114,6 @@ impl Multiplexed {
             sleeper.wake();
         }
         Ok(())
-    }
-}
-
-/// While it lives, the task of a stream sleeps on, unless the stream itself wakes it.
-pub(crate) struct Hold(Option<Waker>);
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if let Some(sleeper) = self.0.take() {
-            sleeper.wake();
-        }
     }
 }
 

@@ -23,30 +23,20 @@ struct Inner {
 
 struct Entry {
     lock: Arc<str>,
-    others: Others,
+    /// Whether this process had to wait for it.
+    waited: bool,
     forget_at: BootTime,
 }
 
-/// Who else wanted a lock in the moment in which this process got it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Others {
-    /// This process did not have to wait, and nobody looked.
-    Unknown,
-    /// This process had to wait, and no other process stood in line.
-    Absent,
-    /// This process had to wait, and others do.
-    InLine,
-}
-
 impl OwnLocks {
-    pub(crate) fn remember(&self, lock_id: &LockId, lock: &str, ttl: Ttl, others: Others) {
+    pub(crate) fn remember(&self, lock_id: &LockId, lock: &str, ttl: Ttl, waited: bool) {
         let now = SystemClock.boot();
         let mut inner = self.inner();
         if inner.locks.len() >= inner.sweep_at {
             inner.locks.retain(|_, entry| entry.forget_at > now);
             inner.sweep_at = (inner.locks.len() * 2).max(1024);
         }
-        let entry = Entry { lock: Arc::from(lock), others, forget_at: forget_at(now, ttl) };
+        let entry = Entry { lock: Arc::from(lock), waited, forget_at: forget_at(now, ttl) };
         inner.locks.insert(lock_id.clone(), entry);
     }
 
@@ -57,9 +47,9 @@ impl OwnLocks {
         }
     }
 
-    /// The lock's name, and who else wanted it.
-    pub(crate) fn find(&self, lock_id: &LockId) -> Option<(Arc<str>, Others)> {
-        self.inner().locks.get(lock_id).map(|entry| (entry.lock.clone(), entry.others))
+    /// The lock's name, and whether this process had to wait for it.
+    pub(crate) fn find(&self, lock_id: &LockId) -> Option<(Arc<str>, bool)> {
+        self.inner().locks.get(lock_id).map(|entry| (entry.lock.clone(), entry.waited))
     }
 
     pub(crate) fn forget(&self, lock_id: &LockId) {
@@ -87,14 +77,14 @@ mod tests {
         // Dead as soon as they are written, were it not for the tolerance; so count what a sweep may keep.
         let long = Ttl::from_millis(60_000).unwrap();
         let kept = LockId::random();
-        own.remember(&kept, "app:kept", long, Others::InLine);
+        own.remember(&kept, "app:kept", long, true);
         for _ in 0..10_000 {
             let id = LockId::random();
-            own.remember(&id, "app:leaked", long, Others::Unknown);
+            own.remember(&id, "app:leaked", long, false);
             own.inner().locks.get_mut(&id).unwrap().forget_at = BootTime::from_start(std::time::Duration::ZERO);
         }
         assert!(own.inner().locks.len() <= 2048, "{}", own.inner().locks.len());
-        assert_eq!(own.find(&kept), Some((Arc::from("app:kept"), Others::InLine)));
+        assert_eq!(own.find(&kept), Some((Arc::from("app:kept"), true)));
         own.forget(&kept);
         assert_eq!(own.find(&kept), None);
     }

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use crate::connect::{Connection, Connector};
 use crate::error::{CallError, ConnectError};
-use crate::multiplex::Hold;
 
 /// So many calls share a connection before the next one is used. What is under way together leaves in one write and
 /// comes back in one read, on both sides; spread over two connections, it takes twice as many.
@@ -160,13 +159,6 @@ impl Pool {
             // `connection` only attempts.
             CallError::Redis(_) | CallError::Timeout => ConnectError::timed_out(&self.connector.name()),
         })
-    }
-
-    /// Keeps back the next requests until what this returns is dropped, so that they leave together and in their order.
-    /// `None` where they might go over different connections.
-    pub(crate) fn hold(&self) -> Option<Hold> {
-        let first = self.entries.first().filter(|entry| entry.calls.load(Ordering::Relaxed) < CROWDED / 2)?;
-        first.current().map(|connection| connection.multiplexed.hold())
     }
 
     /// Drops all connections: the server is not what it was (a master that became a replica).

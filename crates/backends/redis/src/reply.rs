@@ -16,8 +16,6 @@ const MAX_VALUE_BYTES: usize = 64 * 1024;
 /// The answer of `acquire.lua`.
 pub(crate) enum AcquireReply {
     Decided(AcquireOutcome),
-    /// The lock is ours, and no other process stands in line for it.
-    Alone(Lease),
     /// A dead holder's index must be declared first.
     Dead(String),
 }
@@ -33,9 +31,6 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
         Value::Int(wait) if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait).told_of()))),
         Value::Array(parts) => match parts.as_slice() {
             [Value::Int(wait)] if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait)))),
-            [Value::BulkString(value), Value::Int(0)] => {
-                granted(text(value)?, head).map(AcquireReply::Alone).ok_or_else(unexpected)
-            }
             [Value::BulkString(value), Value::Int(now)] if *now > 0 => {
                 let lease = granted(text(value)?, head).ok_or_else(unexpected)?;
                 let lease = lease.observed_at(Timestamp::from_millis(*now));
@@ -253,8 +248,6 @@ mod tests {
             acquire(&written_elsewhere, HEAD).unwrap(),
             AcquireReply::Decided(AcquireOutcome::Acquired(_))
         ));
-        let alone = Value::Array(vec![value, Value::Int(0)]);
-        assert!(matches!(acquire(&alone, HEAD), Ok(AcquireReply::Alone(lease)) if lease.fence.get() == 7));
         let dead = Value::Array(vec![bulk("BBBBBBBBBBBBBBBBBBBBBB")]);
         assert!(matches!(acquire(&dead, HEAD), Ok(AcquireReply::Dead(id)) if id == "BBBBBBBBBBBBBBBBBBBBBB"));
         for bad in [
@@ -274,6 +267,7 @@ mod tests {
             Value::Array(vec![Value::Int(1), Value::Int(-5), Value::Int(1)]),
             bulk(""),
             bulk(HEAD),
+            Value::Array(vec![value, Value::Int(0)]),
             bulk(&format!("{HEAD}x{tail}")),
             bulk(&format!("{HEAD}-5{tail}")),
             // Somebody else's reply.

@@ -16,7 +16,6 @@ use crate::builder::{RedisBuilder, Topology};
 use crate::cluster::Cluster;
 use crate::connect::{Connector, Target};
 use crate::error::{CallError, ConnectError};
-use crate::multiplex::Hold;
 use crate::names::slot;
 use crate::pool::Pool;
 use crate::resp::Request;
@@ -74,16 +73,6 @@ impl Router {
             Self::Server(pool) => pool.ready().await.map_err(ConnectError::into_lock_error),
             Self::Cluster(cluster) => cluster.refresh().await.map_err(CallError::into_lock_error),
             Self::Given(_) => Ok(()),
-        }
-    }
-
-    /// Keeps back the next requests about a name until what this returns is dropped, so that they leave together and in
-    /// their order. `None` where they might not.
-    pub(crate) fn hold(&self, name: &str) -> Option<Hold> {
-        match self {
-            Self::Server(pool) => pool.hold(),
-            Self::Cluster(cluster) => cluster.hold(slot(name)),
-            Self::Given(_) => None,
         }
     }
 

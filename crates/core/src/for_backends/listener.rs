@@ -224,12 +224,6 @@ impl<S: Source> Listener<S> {
         }
     }
 
-    /// Wakes one waiter of the topic, as a release that is heard does: for a backend that knows of one before it can be
-    /// heard.
-    pub fn wake(&self, topic: &str) {
-        self.0.hub.wake(topic);
-    }
-
     /// Returns how many tasks of this process wait for the topic.
     pub fn waiters(&self, topic: &str) -> usize {
         self.0.hub.waiters(topic)

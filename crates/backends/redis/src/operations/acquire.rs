@@ -9,7 +9,6 @@ use super::{Operations, life, value_head};
 use crate::builder::WaitReplicas;
 use crate::error::CallError;
 use crate::names::KeyNames;
-use crate::own_locks::Others;
 use crate::reply::{self, AcquireReply};
 use crate::router::Router;
 use crate::script;
@@ -23,30 +22,24 @@ impl Operations {
         }
         let router = self.careful.as_ref().map_or(&*self.router, |(router, _)| router);
         let waiters = self.waiters(&names.lock);
-        let (outcome, is_alone) = self.run(router, request, &names, waiters).await?;
+        let outcome = self.run(router, request, &names, waiters).await?;
         if let AcquireOutcome::Acquired(_) = outcome {
             if let Some((router, wait)) = &self.careful {
                 self.replicate(router, *wait, request, &names).await?;
             }
-            let others = match waiters {
-                0 => Others::Unknown,
-                _ if is_alone => Others::Absent,
-                _ => Others::InLine,
-            };
-            self.own_locks.remember(request.lock_id, &names.lock, request.ttl, others);
+            self.own_locks.remember(request.lock_id, &names.lock, request.ttl, waiters > 0);
         }
         Ok(outcome)
     }
 
-    /// `waiters`: how many tasks of this process wait to hear of this lock's release. Also answers whether no other
-    /// process stands in line for a lock that was got.
+    /// `waiters`: how many tasks of this process wait to hear of this lock's release.
     async fn run(
         &self,
         router: &Router,
         request: AcquireRequest<'_>,
         names: &KeyNames,
         waiters: usize,
-    ) -> Result<(AcquireOutcome, bool)> {
+    ) -> Result<AcquireOutcome> {
         let index = self.names.index(request.lock_id);
         let life_ms = life(request.ttl);
         let tells = self.publish.load(Ordering::Relaxed);
@@ -67,8 +60,7 @@ impl Operations {
             let (keys, args) = (Words::new(keys), Words::new(args));
             let answer = router.script(&script::ACQUIRE, keys.get(), args.get(), self.bound(request.ttl)).await;
             match reply::acquire(&answer.map_err(CallError::into_lock_error)?, &head)? {
-                AcquireReply::Decided(outcome) => return Ok((outcome, false)),
-                AcquireReply::Alone(lease) => return Ok((AcquireOutcome::Acquired(lease), true)),
+                AcquireReply::Decided(outcome) => return Ok(outcome),
                 AcquireReply::Dead(id) => {
                     let dead_index = LockId::parse(&id).ok().map(|id| self.names.index(&id));
                     dead = Some((id, dead_index));

@@ -9,7 +9,6 @@ mod conformance;
 mod contest;
 mod damage;
 mod faults;
-mod hand_over;
 mod inspect;
 mod labels;
 mod layout;
