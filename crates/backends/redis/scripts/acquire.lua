@@ -5,7 +5,8 @@
 --      where known
 -- ARGV 1 how long the names live in ms: ttl + tolerance  2 the stored value up to its expiry  3 and from its key to its fence
 --      4 '1': the fence never falls below the clock  5 the dead holder's id, where known  6 this process, where it waits
---      7 '1': more of its tasks wait
+--      7 where it stands when the lock is taken: 'front', 'end'  8 and when it got it: 'end', 'out', '': as before
+--      9 how long it leaves a free lock to others, in ms
 -- Answers the value it stored when the lock is ours now; its acquiredAtMs is the time of the answer,
 --         {the stored value, now} when it was ours already, or {fence, expiresAtMs, now} if another program wrote it,
 --         minus the ms until it can be taken over when another owner holds it, {the same} when that one tells nobody of its release,
@@ -29,9 +30,9 @@ if stored then
   if expires > now - TOLERANCE_MS then
     if type(id) ~= 'string' then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
     if id ~= string.match(ARGV[2], '"lockId":"([%w_-]+)"') then
-      if ARGV[6] then
+      if ARGV[6] and ARGV[6] ~= '' then
         --#include line
-        line(true)
+        line(ARGV[7])
       end
       local free = now - expires - TOLERANCE_MS
       -- Other programs do not tell, and ours say so where they do not. Inside a text the quotes would be escaped.
@@ -44,6 +45,14 @@ if stored then
     return {fence, expires, now}
   end
   if type(id) == 'string' and id ~= ARGV[5] then return {id} end
+end
+if ARGV[9] then
+  -- It has just told another process that it is its turn.
+  if ARGV[6] ~= '' then
+    --#include line
+    line(ARGV[7])
+  end
+  return -tonumber(ARGV[9])
 end
 
 local fence = run('INCR', KEYS[3])
@@ -78,8 +87,8 @@ local written = run('PSETEX', KEYS[2], ARGV[1], KEYS[1])
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
 written = run('PSETEX', KEYS[1], ARGV[1], value)
 if written.err then return redis.error_reply('SYNCGUARDREFUSED ' .. written.err) end
-if ARGV[6] then
+if ARGV[8] and ARGV[8] ~= '' then
   --#include line
-  line(ARGV[7])
+  line(ARGV[8])
 end
 return value

@@ -18,6 +18,7 @@ use crate::listener::{Channels, Listener, NAME_LENGTH, Topics};
 use crate::operations::{Operations, purge};
 use crate::own_locks::OwnLocks;
 use crate::router::Router;
+use crate::turns::Turns;
 
 /// Locks in Redis. Cheap to clone; clones share their connections.
 ///
@@ -89,9 +90,10 @@ impl RedisBackend {
         let listens = options.wake && !matches!(*router, Router::Given(_));
         // A part of what makes lock ids: as unlikely to come twice as it must be among those who wait for one lock.
         let listener_name: Arc<str> = Arc::from(&LockId::random().as_str()[..NAME_LENGTH]);
+        let turns = Arc::new(Turns::default());
         let listener = |topics| {
-            let (router, name) = (router.clone(), listener_name.clone());
-            listens.then(|| Listener::new(Channels { router, name, topics }))
+            let (router, name, turns) = (router.clone(), listener_name.clone(), turns.clone());
+            listens.then(|| Listener::new(Channels { router, name, turns, topics }))
         };
         Ok(Self(Arc::new(Operations {
             names: options.names()?,
@@ -103,6 +105,7 @@ impl RedisBackend {
             own_locks: OwnLocks::default(),
             listener: listener(Topics::Names),
             listener_name: listener_name.clone(),
+            turns: turns.clone(),
             overhearer: listener(Topics::Patterns),
             pace: Pace::default(),
             publish: AtomicBool::new(options.wake),

@@ -108,7 +108,7 @@ impl Operations {
     }
 
     pub(crate) async fn ask(&self, lock_id: &LockId) -> Result<AskOutcome> {
-        let Some(Located { lock, index, .. }) = self.locate(lock_id).await? else { return Ok(AskOutcome::Absent) };
+        let Some(Located { lock, index }) = self.locate(lock_id).await? else { return Ok(AskOutcome::Absent) };
         let answer = self.router.script(&script::ASK, &[&lock, &index], &[lock_id.as_str()], self.timeout).await;
         reply::ask(&answer.map_err(CallError::into_lock_error)?)
     }

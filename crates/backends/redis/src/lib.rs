@@ -35,6 +35,7 @@ mod resp;
 mod router;
 mod script;
 mod stream;
+mod turns;
 mod url;
 
 pub use backend::RedisBackend;

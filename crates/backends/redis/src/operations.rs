@@ -26,6 +26,7 @@ use crate::names::Names;
 use crate::own_locks::OwnLocks;
 use crate::reply;
 use crate::router::Router;
+use crate::turns::Turns;
 
 /// What all clones of a backend share.
 pub(crate) struct Operations {
@@ -42,6 +43,7 @@ pub(crate) struct Operations {
     pub(crate) listener: Option<Listener>,
     /// What releases call this process: eight characters by chance, nothing else.
     pub(crate) listener_name: Arc<str>,
+    pub(crate) turns: Arc<Turns>,
     /// Hears all releases, for those who watch. Apart, because a user may be forbidden this and not the other.
     pub(crate) overhearer: Option<Listener>,
     /// Shared by all listings, so that several together are no faster than one.
@@ -63,15 +65,15 @@ impl Operations {
     /// The storage name of an id's lock: remembered, or read from the index.
     pub(crate) async fn locate(&self, lock_id: &LockId) -> Result<Option<Located>> {
         let index = self.names.index(lock_id);
-        if let Some((lock, waited)) = self.own_locks.find(lock_id) {
-            return Ok(Some(Located { lock, index, waited }));
+        if let Some(lock) = self.own_locks.find(lock_id) {
+            return Ok(Some(Located { lock, index }));
         }
         let mut get = Cmd::new();
         get.arg("GET").arg(&index);
         let answer = self.router.command(&get, &index, self.timeout).await.map_err(CallError::into_lock_error)?;
         // An index may lead only to a lock of this prefix: never to a counter, an index or somebody else's key.
         let lock = reply::string(&answer)?.filter(|lock| self.names.is_lock(lock));
-        Ok(lock.map(|lock| Located { lock: Arc::from(lock), index, waited: false }))
+        Ok(lock.map(|lock| Located { lock: Arc::from(lock), index }))
     }
 }
 
@@ -79,8 +81,6 @@ impl Operations {
 pub(crate) struct Located {
     pub(crate) lock: Arc<str>,
     pub(crate) index: String,
-    /// Whether this process had to wait for it.
-    pub(crate) waited: bool,
 }
 
 /// How long the names live in Redis: as long as every backend calls the lock alive.

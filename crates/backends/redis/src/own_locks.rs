@@ -23,20 +23,18 @@ struct Inner {
 
 struct Entry {
     lock: Arc<str>,
-    /// Whether this process had to wait for it.
-    waited: bool,
     forget_at: BootTime,
 }
 
 impl OwnLocks {
-    pub(crate) fn remember(&self, lock_id: &LockId, lock: &str, ttl: Ttl, waited: bool) {
+    pub(crate) fn remember(&self, lock_id: &LockId, lock: &str, ttl: Ttl) {
         let now = SystemClock.boot();
         let mut inner = self.inner();
         if inner.locks.len() >= inner.sweep_at {
             inner.locks.retain(|_, entry| entry.forget_at > now);
             inner.sweep_at = (inner.locks.len() * 2).max(1024);
         }
-        let entry = Entry { lock: Arc::from(lock), waited, forget_at: forget_at(now, ttl) };
+        let entry = Entry { lock: Arc::from(lock), forget_at: forget_at(now, ttl) };
         inner.locks.insert(lock_id.clone(), entry);
     }
 
@@ -47,9 +45,9 @@ impl OwnLocks {
         }
     }
 
-    /// The lock's name, and whether this process had to wait for it.
-    pub(crate) fn find(&self, lock_id: &LockId) -> Option<(Arc<str>, bool)> {
-        self.inner().locks.get(lock_id).map(|entry| (entry.lock.clone(), entry.waited))
+    /// The lock's name.
+    pub(crate) fn find(&self, lock_id: &LockId) -> Option<Arc<str>> {
+        self.inner().locks.get(lock_id).map(|entry| entry.lock.clone())
     }
 
     pub(crate) fn forget(&self, lock_id: &LockId) {
@@ -77,14 +75,14 @@ mod tests {
         // Dead as soon as they are written, were it not for the tolerance; so count what a sweep may keep.
         let long = Ttl::from_millis(60_000).unwrap();
         let kept = LockId::random();
-        own.remember(&kept, "app:kept", long, true);
+        own.remember(&kept, "app:kept", long);
         for _ in 0..10_000 {
             let id = LockId::random();
-            own.remember(&id, "app:leaked", long, false);
+            own.remember(&id, "app:leaked", long);
             own.inner().locks.get_mut(&id).unwrap().forget_at = BootTime::from_start(std::time::Duration::ZERO);
         }
         assert!(own.inner().locks.len() <= 2048, "{}", own.inner().locks.len());
-        assert_eq!(own.find(&kept), Some((Arc::from("app:kept"), true)));
+        assert_eq!(own.find(&kept), Some(Arc::from("app:kept")));
         own.forget(&kept);
         assert_eq!(own.find(&kept), None);
     }

@@ -10,6 +10,8 @@ use syncguard_core::{
     LockError, LockId, LockInfo, ReleaseOutcome, Result, Timestamp, Ttl,
 };
 
+use crate::listener::NAME_LENGTH;
+
 /// Stored values above this size are not parsed.
 const MAX_VALUE_BYTES: usize = 64 * 1024;
 
@@ -63,12 +65,32 @@ fn granted(value: &str, head: &str) -> Option<Lease> {
     Some(Lease::new(fence.parse().ok()?, positive(expires_at)?).observed_at(positive(acquired_at)?))
 }
 
-/// The answer of `release.lua`: the outcome, and whether publishing it was permitted.
-pub(crate) fn release(reply: &Value) -> Result<(ReleaseOutcome, bool)> {
+/// The answer of `release.lua`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ReleaseReply {
+    Freed,
+    /// Freed, and the process of this name was told that it is its turn.
+    Told(String),
+    /// Freed, but publishing it is not permitted.
+    NotPermitted,
+    Absent(AbsentReason),
+}
+
+impl ReleaseReply {
+    pub(crate) const fn outcome(&self) -> ReleaseOutcome {
+        match self {
+            Self::Absent(reason) => ReleaseOutcome::Absent(Some(*reason)),
+            Self::Freed | Self::Told(_) | Self::NotPermitted => ReleaseOutcome::Released,
+        }
+    }
+}
+
+pub(crate) fn release(reply: &Value) -> Result<ReleaseReply> {
     match reply {
-        Value::Int(-3) => Ok((ReleaseOutcome::Released, false)),
-        Value::Int(1) => Ok((ReleaseOutcome::Released, true)),
-        Value::Int(code) => Ok((ReleaseOutcome::Absent(Some(absent(*code)?)), true)),
+        Value::Int(-3) => Ok(ReleaseReply::NotPermitted),
+        Value::Int(1) => Ok(ReleaseReply::Freed),
+        Value::Int(code) => absent(*code).map(ReleaseReply::Absent),
+        Value::BulkString(name) if name.len() == NAME_LENGTH => Ok(ReleaseReply::Told(text(name)?.to_owned())),
         _ => Err(unexpected()),
     }
 }
@@ -281,13 +303,21 @@ mod tests {
 
     #[test]
     fn release_and_extend_know_why() {
-        assert_eq!(release(&Value::Int(1)).unwrap(), (ReleaseOutcome::Released, true));
-        assert_eq!(release(&Value::Int(-3)).unwrap(), (ReleaseOutcome::Released, false));
+        for (reply, meant) in [
+            (Value::Int(1), ReleaseReply::Freed),
+            (Value::Int(-3), ReleaseReply::NotPermitted),
+            (bulk("mememeME"), ReleaseReply::Told("mememeME".to_owned())),
+        ] {
+            let reply = release(&reply).unwrap();
+            assert_eq!((reply.outcome(), reply), (ReleaseOutcome::Released, meant));
+        }
         let absent = |reason| ReleaseOutcome::Absent(Some(reason));
-        assert_eq!(release(&Value::Int(0)).unwrap().0, absent(AbsentReason::NotFound));
-        assert_eq!(release(&Value::Int(-1)).unwrap().0, absent(AbsentReason::NotFound));
-        assert_eq!(release(&Value::Int(-2)).unwrap().0, absent(AbsentReason::Expired));
-        assert!(release(&Value::Int(-9)).is_err() && release(&Value::Int(2)).is_err() && release(&Value::Nil).is_err());
+        assert_eq!(release(&Value::Int(0)).unwrap().outcome(), absent(AbsentReason::NotFound));
+        assert_eq!(release(&Value::Int(-1)).unwrap().outcome(), absent(AbsentReason::NotFound));
+        assert_eq!(release(&Value::Int(-2)).unwrap().outcome(), absent(AbsentReason::Expired));
+        for bad in [Value::Int(-9), Value::Int(2), Value::Nil, bulk(""), bulk("name")] {
+            assert!(release(&bad).is_err(), "{bad:?}");
+        }
         let at = |asked| ExtendOutcome::Extended(Extension::new(Timestamp::from_millis(5)).asked_for(asked));
         assert_eq!(extend(&Value::Int(5)).unwrap(), at(false));
         assert_eq!(extend(&Value::Array(vec![Value::Int(5), Value::Int(1)])).unwrap(), at(true));

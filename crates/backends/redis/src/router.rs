@@ -76,6 +76,11 @@ impl Router {
         }
     }
 
+    /// Whether all commands and all listeners of all processes are at one server.
+    pub(crate) const fn is_one_server(&self) -> bool {
+        matches!(self, Self::Server(_))
+    }
+
     /// Runs a script where its first key lives. All keys must live there.
     pub(crate) async fn script(
         &self,
@@ -181,20 +186,6 @@ impl Router {
         answer
     }
 
-    /// How many connections listen to each channel, at the listening post; nothing where that is not permitted or not
-    /// known.
-    pub(crate) async fn listeners(&self, channels: &[&str], timeout: Duration) -> Vec<u64> {
-        let mut command = Cmd::new();
-        command.arg("PUBSUB").arg("NUMSUB").arg(channels);
-        let Ok(masters) = self.masters().await else { return Vec::new() };
-        let Some(post) = masters.first() else { return Vec::new() };
-        match post.pool().command(&command, timeout).await {
-            // Name, count, name, count, in the order of the question.
-            Ok(Value::Array(parts)) => parts.chunks(2).map(|pair| count(pair).unwrap_or(0)).collect(),
-            _ => Vec::new(),
-        }
-    }
-
     /// Where a listener for messages may connect: any server of a cluster relays them.
     pub(crate) async fn listening_server(&self) -> Option<Connector> {
         match self {
@@ -230,13 +221,6 @@ pub(crate) fn two(replies: Vec<Value>) -> Result<(Value, Value), CallError> {
         value => Ok(value),
     };
     Ok((checked(first)?, checked(second)?))
-}
-
-fn count(pair: &[Value]) -> Option<u64> {
-    match pair.get(1)? {
-        Value::Int(count) => u64::try_from(*count).ok(),
-        _ => None,
-    }
 }
 
 fn is_demoted(answer: &Result<Value, CallError>) -> bool {

@@ -55,7 +55,10 @@ impl Pair {
         let (lock, index, id) = (format!("raw:{key}"), format!("raw:id:{ID}{key}"), format!("{ID}{key}"));
         match self.kind {
             Kind::Ours => {
-                ["EVALSHA", &self.release, "2", &lock, &index, &value_head(key), ""].map(str::to_owned).to_vec()
+                let line = format!("raw:id:line of {key}");
+                ["EVALSHA", &self.release, "3", &lock, &index, &line, &value_head(key), "first"]
+                    .map(str::to_owned)
+                    .to_vec()
             }
             Kind::Specified => ["EVALSHA", &self.release, "1", &index, &id, "1000"].map(str::to_owned).to_vec(),
         }

@@ -12,6 +12,7 @@ use crate::names::KeyNames;
 use crate::reply::{self, AcquireReply};
 use crate::router::Router;
 use crate::script;
+use crate::turns::Turn;
 
 impl Operations {
     pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -27,7 +28,7 @@ impl Operations {
             if let Some((router, wait)) = &self.careful {
                 self.replicate(router, *wait, request, &names).await?;
             }
-            self.own_locks.remember(request.lock_id, &names.lock, request.ttl, waiters > 0);
+            self.own_locks.remember(request.lock_id, &names.lock, request.ttl);
         }
         Ok(outcome)
     }
@@ -44,6 +45,20 @@ impl Operations {
         let life_ms = life(request.ttl);
         let tells = self.publish.load(Ordering::Relaxed);
         let (head, tail) = (value_head(request.lock_id), value_tail(request, tells));
+        let (turn, one_server) = (self.turns.take(&names.lock), router.is_one_server());
+        let waits = waiters > 0;
+        let stands_back = match turn {
+            // Rounded up: a wait of nothing would be no answer.
+            Some(Turn::Theirs(left)) => Some((left.as_millis() + 1).to_string()),
+            _ => None,
+        };
+        let place = if turn == Some(Turn::Ours) { "front" } else { "end" };
+        let then = match waiters {
+            // The one that waits may be another task. Once it does not, a single server finds that nobody listens.
+            1 if one_server => None,
+            1 => Some("out"),
+            _ => waits.then_some("end"),
+        };
         let mut dead: Option<(String, Option<String>)> = None;
         // Each round removes one dead holder; a second one can only appear if others acquire in between.
         for _ in 0..4 {
@@ -51,12 +66,21 @@ impl Operations {
                 Some((id, dead_index)) => (Some(id.as_str()), dead_index.as_deref()),
                 None => (None, None),
             };
-            let line = (waiters > 0 || dead_index.is_some()).then(|| self.names.line(&names.lock, request.lock_id));
-            let me = (waiters > 0).then_some(&*self.listener_name);
+            let line = (waits || dead_index.is_some()).then(|| self.names.line(&names.lock, request.lock_id));
+            let me = waits.then_some(&*self.listener_name);
             let keys = [Some(&*names.lock), Some(&*index), Some(&*names.counter), line.as_deref(), dead_index];
             let floor = self.fence_floor.then_some("1");
-            let more = (waiters > 1).then_some("1");
-            let args = [Some(&*life_ms), Some(&*head), Some(&*tail), floor, dead_id, me, more];
+            let args = [
+                Some(&*life_ms),
+                Some(&*head),
+                Some(&*tail),
+                floor,
+                dead_id,
+                me,
+                waits.then_some(place),
+                then,
+                stands_back.as_deref(),
+            ];
             let (keys, args) = (Words::new(keys), Words::new(args));
             let answer = router.script(&script::ACQUIRE, keys.get(), args.get(), self.bound(request.ttl)).await;
             match reply::acquire(&answer.map_err(CallError::into_lock_error)?, &head)? {
@@ -98,9 +122,9 @@ impl Operations {
     /// Whether the server said that the lock is free again.
     async fn give_back(&self, request: AcquireRequest<'_>, names: &KeyNames) -> bool {
         let index = self.names.index(request.lock_id);
-        let keys = [names.lock.as_str(), &index];
+        let keys = [names.lock.as_str(), &index, &self.names.line(&names.lock, request.lock_id)];
         let answer = self.router.script(&script::RELEASE, &keys, &[&value_head(request.lock_id)], self.timeout).await;
-        answer.is_ok_and(|answer| reply::release(&answer).is_ok_and(|(outcome, _)| outcome.is_released()))
+        answer.is_ok_and(|answer| reply::release(&answer).is_ok_and(|reply| reply.outcome().is_released()))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{reply, script};
 
 impl Operations {
     pub(crate) async fn extend(&self, lock_id: &LockId, ttl: Ttl) -> Result<ExtendOutcome> {
-        let Some(Located { lock, index, .. }) = self.locate(lock_id).await? else {
+        let Some(Located { lock, index }) = self.locate(lock_id).await? else {
             return Ok(ExtendOutcome::Absent(Some(AbsentReason::NotFound)));
         };
         let args = [value_head(lock_id), life(ttl)];

@@ -28,7 +28,7 @@ impl Operations {
             Lookup::Key(key) => return self.look(key).await,
             Lookup::LockId(lock_id) => lock_id,
         };
-        let Some(Located { lock, index, .. }) = self.locate(lock_id).await? else {
+        let Some(Located { lock, index }) = self.locate(lock_id).await? else {
             return Ok(None);
         };
         let answer = self.router.script(&script::LOOKUP, &[&lock, &index], &[], self.timeout).await;

@@ -6,28 +6,27 @@ use syncguard_core::{AbsentReason, LockId, ReleaseOutcome, Result};
 
 use super::{Located, Operations, value_head};
 use crate::error::CallError;
-use crate::{reply, script};
+use crate::reply::{self, ReleaseReply};
+use crate::script;
 
 impl Operations {
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {
-        let Some(Located { lock, index, waited }) = self.locate(lock_id).await? else {
+        let Some(Located { lock, index }) = self.locate(lock_id).await? else {
             return Ok(ReleaseOutcome::Absent(Some(AbsentReason::NotFound)));
         };
-        // Listeners need no more than the channel's name: the message is empty, unless it names the one whose turn it is.
-        let args = [&*value_head(lock_id), ""];
+        // One server knows all of its listeners, a node of a cluster its own.
+        let args = [&*value_head(lock_id), if self.router.is_one_server() { "first" } else { "all" }];
         let args = if self.publish.load(Ordering::Relaxed) { &args[..] } else { &args[..1] };
-        // Who had to wait knows that others may, and looks who is next; everybody else is spared that.
-        let looks = waited || self.waiters(&lock) > 0;
-        let line = looks.then(|| self.names.line(&lock, lock_id));
-        let keys = [&*lock, &index, line.as_deref().unwrap_or_default()];
-        let keys = &keys[..2 + usize::from(line.is_some())];
-        let answer = self.router.script(&script::RELEASE, keys, args, self.timeout).await;
-        let (outcome, heard) = reply::release(&answer.map_err(CallError::into_lock_error)?)?;
+        let keys = [&*lock, &index, &self.names.line(&lock, lock_id)];
+        let answer = self.router.script(&script::RELEASE, &keys, args, self.timeout).await;
+        let reply = reply::release(&answer.map_err(CallError::into_lock_error)?)?;
         self.own_locks.forget(lock_id);
-        if !heard {
-            self.stop_publishing();
+        match &reply {
+            ReleaseReply::Told(name) if **name != *self.listener_name => self.turns.theirs(&lock),
+            ReleaseReply::NotPermitted => self.stop_publishing(),
+            _ => {}
         }
-        Ok(outcome)
+        Ok(reply.outcome())
     }
 
     /// Publishing is not permitted: said once, and not tried again.

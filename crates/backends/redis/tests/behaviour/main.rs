@@ -7,6 +7,7 @@ mod access;
 mod cluster;
 mod conformance;
 mod contest;
+mod crowd;
 mod damage;
 mod faults;
 mod inspect;

@@ -1,0 +1,103 @@
+//! Whose turn is it, as far as this process knows?
+//!
+//! A release gives the turn to one of the processes that stand in line. The one that was told and then finds the lock
+//! taken stands in front again, and the one that told stands back for a moment, so that asking again at once does not
+//! win against whoever waits. Notes last for a moment; losing one costs a place in the line and nothing else.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long everybody else leaves a lock to the one whose turn it is. It has heard the same message, so it need only
+/// send its request meanwhile. If it hangs, this is what it costs.
+pub(crate) const GRACE: Duration = Duration::from_millis(10);
+
+/// A process that was told asks within this, or has other things to do.
+const ASKS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Notes of locks that nobody asks for any more must not pile up.
+const MANY: usize = 1_000;
+
+/// Whose turn it is, by the name of the lock.
+#[derive(Default)]
+pub(crate) struct Turns(Mutex<HashMap<Arc<str>, (Turn, Instant)>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// This process was told so.
+    Ours,
+    /// This process told another, and leaves the lock to it for so long.
+    Theirs(Duration),
+}
+
+impl Turns {
+    pub(crate) fn ours(&self, lock: &Arc<str>) {
+        self.note(lock, Turn::Ours, ASKS_WITHIN);
+    }
+
+    pub(crate) fn theirs(&self, lock: &Arc<str>) {
+        self.note(lock, Turn::Theirs(GRACE), GRACE);
+    }
+
+    fn note(&self, lock: &Arc<str>, turn: Turn, lasts: Duration) {
+        let now = Instant::now();
+        let mut turns = self.turns();
+        if turns.len() >= MANY {
+            turns.retain(|_, (_, ends)| *ends > now);
+        }
+        turns.insert(lock.clone(), (turn, now + lasts));
+    }
+
+    /// Whose turn it is. That it is ours is said once: this request answers it.
+    pub(crate) fn take(&self, lock: &str) -> Option<Turn> {
+        let mut turns = self.turns();
+        let (turn, ends) = *turns.get(lock)?;
+        let left = ends.saturating_duration_since(Instant::now());
+        match turn {
+            Turn::Theirs(_) if !left.is_zero() => Some(Turn::Theirs(left)),
+            _ => {
+                turns.remove(lock);
+                (turn == Turn::Ours && !left.is_zero()).then_some(turn)
+            }
+        }
+    }
+
+    // Every change is one step: a panic elsewhere leaves the map right.
+    fn turns(&self) -> MutexGuard<'_, HashMap<Arc<str>, (Turn, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_is_ours_once_and_theirs_for_a_moment() {
+        let (turns, lock) = (Turns::default(), Arc::from("app:k"));
+        turns.ours(&lock);
+        assert_eq!(turns.take("app:other"), None);
+        assert_eq!((turns.take(&lock), turns.take(&lock)), (Some(Turn::Ours), None));
+
+        turns.theirs(&lock);
+        tokio::time::advance(GRACE / 2).await;
+        assert_eq!(
+            (turns.take(&lock), turns.take(&lock)),
+            (Some(Turn::Theirs(GRACE / 2)), Some(Turn::Theirs(GRACE / 2)))
+        );
+        tokio::time::advance(GRACE).await;
+        assert_eq!(turns.take(&lock), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn notes_that_nobody_asks_for_do_not_pile_up() {
+        let turns = Turns::default();
+        for number in 0..10 * MANY {
+            turns.theirs(&Arc::from(number.to_string()));
+            tokio::time::advance(GRACE / 100).await;
+        }
+        assert!(turns.turns().len() <= MANY);
+    }
+}
