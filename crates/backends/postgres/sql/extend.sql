@@ -1,18 +1,20 @@
 -- Replaces the lease of an id by now + ttl if it is alive.
 --
--- $1 lock id, $2 ttl in ms. One row: found (rows with this id), expires_at_ms (NULL when nothing was extended), asked
--- (whether somebody asked the holder to let go).
+-- $1 lock id, $2 ttl in ms. One row: again (somebody else is at this key, come again; nothing was done), found (rows with this
+-- id), expires_at_ms (NULL when nothing was extended), asked (whether somebody asked the holder to let go). As in acquire.sql
+-- nothing here waits for another transaction.
 --
 -- The advisory lock of the key keeps out an acquire that does not lock the row, as the TypeScript original's. The statement's
--- snapshot may be older than the wait for it, but what FOR UPDATE finds is not: it follows the row to its newest version
--- and compares the id again.
+-- snapshot may be older than that lock, but what FOR UPDATE finds is not: it follows the row to its newest version and
+-- compares the id again.
 WITH gate AS MATERIALIZED (
-    SELECT key, pg_advisory_xact_lock(hashtext(key)) FROM {locks} WHERE lock_id = $1
+    SELECT key, pg_try_advisory_xact_lock(hashtext(key)) AS entered FROM {locks} WHERE lock_id = $1
 ), locked AS MATERIALIZED (
-    SELECT l.key, l.expires_at_ms
-    FROM gate JOIN {locks} AS l ON l.key = gate.key
-    WHERE l.lock_id = $1
-    FOR UPDATE OF l
+    SELECT stored.*
+    FROM gate
+    CROSS JOIN LATERAL (SELECT key, expires_at_ms FROM {locks} AS l
+                        WHERE l.key = gate.key AND l.lock_id = $1 AND gate.entered
+                        FOR UPDATE SKIP LOCKED) AS stored
 ), seen AS MATERIALIZED (
     SELECT key, expires_at_ms, floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS now_ms FROM locked
 ), kept AS (
@@ -31,7 +33,8 @@ WITH gate AS MATERIALIZED (
     RETURNING l.expires_at_ms
         , l.holder->'asked' = 'true' AS asked -- if holder
 )
-SELECT (SELECT count(*) FROM locked) AS found,
+SELECT (SELECT count(*) FROM locked) <> (SELECT count(*) FROM gate) AS again,
+       (SELECT count(*) FROM locked) AS found,
        (SELECT asked FROM kept) AS asked, -- if holder
        NULL::boolean AS asked, -- unless holder
        (SELECT expires_at_ms FROM kept) AS expires_at_ms,

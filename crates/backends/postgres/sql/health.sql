@@ -24,4 +24,9 @@ SELECT current_setting('server_version') AS version,
        (SELECT max(GREATEST(age(xmin), age(catalog_xmin)))::bigint FROM pg_replication_slots) AS oldest_slot_xids,
        (SELECT max(extract(epoch FROM clock_timestamp() - prepared))::bigint FROM pg_prepared_xacts
          WHERE database = current_database()) AS oldest_prepared_s,
+       current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint AS server_limit,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS server_connections,
+       -- Minus one is without limit.
+       (SELECT NULLIF(rolconnlimit, -1)::bigint FROM pg_roles WHERE rolname = session_user) AS role_limit,
+       (SELECT count(*) FROM pg_stat_activity WHERE usename = session_user) AS role_connections,
        floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS now_ms

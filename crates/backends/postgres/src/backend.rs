@@ -3,6 +3,7 @@
 //! One row per lock, one row per fence counter, and the server's clock. What each operation does stands in
 //! [`operations`](crate::operations).
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -11,16 +12,16 @@ use syncguard_core::{
     AcquireOutcome, AcquireRequest, Capabilities, ExtendOutcome, HealthReport, Inspector, Key, LockBackend, LockId,
     LockInfo, Lookup, ReleaseOutcome, Result, TimeAuthority, Ttl, WakeHint,
 };
-use tokio::sync::Semaphore;
+use tokio::runtime;
 use tokio::time::Instant;
 
+use crate::batch::Lines;
 use crate::builder::PostgresBuilder;
 use crate::connect::Target;
 use crate::health;
 use crate::listener::{self, PostgresListener};
-use crate::many::Crowd;
 use crate::names::Names;
-use crate::pool::{KeyTurns, Pool, acquire_slots, deadline};
+use crate::pool::{Pool, Use, deadline};
 use crate::statement::{Columns, Statements};
 use crate::table::Tables;
 
@@ -41,7 +42,7 @@ pub struct PostgresBackend(Arc<Inner>);
 
 /// What the clones of a backend share.
 pub(crate) struct Inner {
-    pub(crate) pool: Pool,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) tables: Tables,
     /// With the table names put in, for every choice of columns.
     pub(crate) statements: [Statements; 4],
@@ -53,12 +54,8 @@ pub(crate) struct Inner {
     pub(crate) lock_timeout: String,
     /// As `lock_timeout`.
     pub(crate) statement_timeout: String,
-    /// One acquire of a key at a time. The server would serialise them anyway, at the price of a connection each.
-    pub(crate) turns: KeyTurns,
-    /// Fewer than the connections, so that some are left to release and extend.
-    pub(crate) acquires: Semaphore,
-    /// Acquires and releases that go together when many come at once.
-    pub(crate) crowd: Crowd,
+    /// Who waits to be asked for, on each runtime.
+    pub(crate) lines: Mutex<HashMap<runtime::Id, Arc<Lines>>>,
     /// Before when no listing in this process goes on: see [`inspect`](crate::inspect).
     pub(crate) next_page: Mutex<Option<Instant>>,
     /// Whether a dead lock that `is_locked` met is being removed in the background: one at a time.
@@ -118,42 +115,42 @@ impl PostgresBackend {
 
     pub(crate) async fn start(settings: PostgresBuilder) -> Result<Self> {
         let target = Target::new(&settings)?;
-        let pool = Pool::own(target.clone(), settings.pool_size);
-        Self::start_on(settings, pool, Some(target)).await
+        let pool = Pool::own(target, settings.pool_size);
+        Self::start_on(settings, pool).await
     }
 
     #[cfg(feature = "deadpool")]
     pub(crate) async fn start_with_pool(settings: PostgresBuilder, pool: deadpool_postgres::Pool) -> Result<Self> {
         settings.validate()?;
-        Self::start_on(settings, Pool::Brought(pool), None).await
+        Self::start_on(settings, Pool::Brought(pool)).await
     }
 
-    async fn start_on(settings: PostgresBuilder, pool: Pool, direct: Option<Target>) -> Result<Self> {
+    async fn start_on(settings: PostgresBuilder, pool: Pool) -> Result<Self> {
         let tables = match pool.target() {
             // The first connection tells where the tables are.
             Some(target) => {
-                drop(pool.get(deadline(settings.timeout)).await?);
+                drop(pool.get(Use::Statement, deadline(settings.timeout)).await?);
                 target.seen.place(settings.tables()?)
             }
             None => settings.tables()?,
         };
-        let listen_at = match &settings.wake_url {
+        let elsewhere = match &settings.wake_url {
             Some(url) => {
                 let mut listening = PostgresBuilder::from_url(url)?;
                 listening.require_tls |= settings.require_tls;
                 Some(Target::new(&listening)?)
             }
-            None => direct,
+            None => None,
         };
-        let listener = listen_at.filter(|_| settings.wake).map(|target| listener::new(target, &tables));
+        let pool = Arc::new(pool);
+        let knows_where = elsewhere.is_some() || pool.target().is_some();
+        let listener = (settings.wake && knows_where).then(|| listener::new(pool.clone(), elsewhere, &tables));
         let inner = Inner {
             statements: Columns::EVERY_CHOICE.map(|columns| Statements::new(&tables, columns)),
             columns: AtomicUsize::new(0),
             lock_timeout: settings.lock_timeout.as_millis().to_string(),
             statement_timeout: settings.timeout.as_millis().to_string(),
-            turns: KeyTurns::default(),
-            acquires: Semaphore::new(acquire_slots(pool.size())),
-            crowd: Crowd::new(acquire_slots(pool.size())),
+            lines: Mutex::default(),
             next_page: Mutex::default(),
             cleaning: AtomicBool::new(false),
             pool,
@@ -165,7 +162,7 @@ impl PostgresBackend {
         Ok(Self(Arc::new(inner)))
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.0
     }
 }

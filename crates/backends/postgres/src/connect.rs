@@ -258,10 +258,6 @@ impl Target {
         Ok(Connected { client, messages, behind_pooler })
     }
 
-    pub(crate) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
-    }
-
     /// The settings for one of the hosts.
     fn single(&self, index: usize) -> (Config, Host) {
         let all = &self.config;

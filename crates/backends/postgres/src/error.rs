@@ -84,6 +84,17 @@ pub(crate) fn all_busy() -> LockError {
         .with_hint("raise pool_size, or look for a key whose server-side lock is held for long")
 }
 
+/// Another transaction on the server keeps this key or its row. Nothing was done.
+pub(crate) fn key_in_use() -> LockError {
+    LockError::new(ErrorCode::NetworkTimeout, "another transaction on the server is at this key for too long")
+        .with_hint("look for a transaction that stays open after acquire_in_tx, or raise lock_timeout")
+}
+
+/// The server acted as if it had not understood.
+pub(crate) fn no_row() -> LockError {
+    LockError::internal("postgres answered without a row")
+}
+
 /// No connection came about in time.
 pub(crate) fn no_answer_to_connect() -> LockError {
     LockError::new(ErrorCode::NetworkTimeout, "postgres did not answer the connection in time")
@@ -167,9 +178,16 @@ fn explain(state: &SqlState) -> (ErrorCode, &'static str, Option<&'static str>) 
             "a lock table has other columns than SyncGuard's",
             Some("name another table, or compare it with the SQL that schema_sql() prints"),
         ),
+        // An acquire that took back what it did: see `acquire.sql`.
+        ("22012", _) => (ServiceUnavailable, "somebody else came to the key in the same moment", None),
         // The lock id is on another key, or a counter refuses to move: either way the request cannot be served.
         (_, "22" | "23") => (InvalidArgument, "postgres refused a value", None),
         (_, "08") => (ServiceUnavailable, "the connection to postgres broke", None),
+        ("53300", _) => (
+            ServiceUnavailable,
+            "postgres has no room for another connection",
+            Some("raise max_connections or the role's CONNECTION LIMIT; a process that waits or holds needs one"),
+        ),
         (_, "53") => (ServiceUnavailable, "postgres is out of a resource", None),
         (_, "57") => {
             (ServiceUnavailable, "postgres is shutting down, starting up or was told to end the connection", None)
@@ -193,6 +211,17 @@ fn may_be_repeated(state: &SqlState) -> bool {
 /// Whether the server refused a statement because a column is not there.
 pub(crate) fn names_missing_column(error: &LockError) -> bool {
     has_sqlstate(error, "42703")
+}
+
+/// Whether the server, or the role, has as many connections as it may have.
+pub(crate) fn is_full(error: &LockError) -> bool {
+    has_sqlstate(error, "53300")
+}
+
+/// Whether a prepared statement was made for a table that has changed since ("cached plan must not change result type"), or is
+/// gone.
+pub(crate) fn must_prepare_again(error: &LockError) -> bool {
+    has_sqlstate(error, "0A000") || has_sqlstate(error, "26000")
 }
 
 /// Whether an acquire took back what it wrote, because somebody was at the key after its snapshot: see `acquire.sql`.

@@ -10,15 +10,16 @@ use tokio_postgres::types::{FromSql, Type};
 use crate::backend::Inner;
 use crate::builder::Prepared;
 use crate::error;
-use crate::pool::Session;
+use crate::pool::Use;
 use crate::schema::{self, Schema};
+use crate::session::Session;
 use crate::statement::Columns;
 
 /// Every line that can be had; a failure is a line too.
 pub(crate) async fn report(inner: &Inner) -> HealthReport {
     let mut report = HealthReport::default();
     let deadline = inner.deadline();
-    let mut session = match inner.pool.get(deadline).await {
+    let mut session = match inner.pool.get(Use::Statement, deadline).await {
         Ok(session) => session,
         Err(error) => {
             fail(&mut report, "connection", &error);
@@ -30,6 +31,7 @@ pub(crate) async fn report(inner: &Inner) -> HealthReport {
         Ok(Ok((schema, row, clock))) => {
             session.finished();
             connection(&mut report, inner, &row);
+            connections(&mut report, inner, &row);
             tables(&mut report, inner, &schema);
             if schema.locks && schema.fences {
                 rights(&mut report, &row);
@@ -99,6 +101,28 @@ fn connection(report: &mut HealthReport, inner: &Inner, row: &Row) {
             .hint("name the primary, or list all hosts with target_session_attrs=read-write");
     } else {
         report.push(HealthStatus::Pass, "role", "primary");
+    }
+}
+
+/// How many connections there are, and how many there may be.
+fn connections(report: &mut HealthReport, inner: &Inner, row: &Row) {
+    let number = |name| get::<i64>(row, name).unwrap_or(0);
+    let (server, server_limit, role) =
+        (number("server_connections"), number("server_limit"), number("role_connections"));
+    let role_limit: Option<i64> = get(row, "role_limit");
+    let of_role = role_limit.map_or("any number of".to_owned(), |limit| limit.to_string());
+    let most = inner.pool.size() + 1;
+    let detail = format!(
+        "this role has {role} of {of_role} connections, the server {server} of {server_limit}; a process that waits or \
+         holds has 1, and {most} at most"
+    );
+    let left = role_limit.map_or(i64::MAX, |limit| limit - role).min(server_limit - server);
+    if left > 2 {
+        report.push(HealthStatus::Info, "connections", detail);
+    } else {
+        report
+            .push(HealthStatus::Warn, "connections", detail)
+            .hint("there is hardly room for another: raise max_connections or the role's CONNECTION LIMIT, or lower pool_size");
     }
 }
 

@@ -3,14 +3,16 @@
 //! Yes, when both live in one database: the lock is taken inside the caller's transaction and comes to be when that
 //! commits.
 
+use std::sync::Arc;
+
 use syncguard_core::{AcquireOutcome, AcquireRequest, LockError, Result};
 
 use crate::backend::PostgresBackend;
+use crate::batch::{Acquire, Batched};
 use crate::error;
 use crate::names::Names;
-use crate::operations::AcquireValues;
-use crate::row::{column, read_acquire};
-use crate::statement::{Hidden, Param, text};
+use crate::row::column;
+use crate::statement::{Values, borrowed, text};
 
 impl PostgresBackend {
     /// Takes a lock inside a transaction of the caller, atomically with its other writes.
@@ -61,24 +63,26 @@ impl PostgresBackend {
     ) -> Result<AcquireOutcome> {
         let inner = self.inner();
         let names = Names::new(request.key)?;
-        let storage_key = Hidden(&names.lock);
-        let query = async |sql: &str, params: &[Param<'_>]| {
-            let rows = transaction.query_typed(sql, params).await.map_err(|error| error::from_statement(&error))?;
-            rows.into_iter().next().ok_or_else(|| LockError::internal("postgres answered without a row"))
+        let query = async |sql: &str, values: &Values| {
+            let rows = transaction.query_typed(sql, &borrowed(values)).await;
+            let rows = rows.map_err(|error| error::from_statement(&error))?;
+            rows.into_iter().next().ok_or_else(error::no_row)
         };
-        let gate = [text(&storage_key), text(&inner.lock_timeout)];
+        let gate = vec![text(&*names.lock), text(&*inner.lock_timeout)];
         let before = query(include_str!("../sql/in_tx_gate.sql"), &gate).await?;
         if column::<String>(&before, "isolation")? != "read committed" {
             return Err(LockError::invalid("the transaction is not under READ COMMITTED").with_hint(
                 "an older snapshot does not show who holds the lock now; begin with ISOLATION LEVEL READ COMMITTED",
             ));
         }
-        let values = AcquireValues::new(&names, request, inner.settings.fence_floor);
-        let decided = query(&inner.statements().acquire.text, &values.params()).await?;
+        let question = [Arc::new(Acquire::new(names, request, inner.settings.fence_floor))];
+        let (sql, values) = (&inner.statements().acquire[0].text, Acquire::values(&question));
+        let deadline = inner.deadline();
+        let decided = inner.until_decided(deadline, || async { Acquire::read(&query(sql, &values).await?) }).await?;
         // The caller's own limits come back: the statements set theirs for the rest of the transaction.
-        let own = [column::<String>(&before, "own_lock_timeout")?, column::<String>(&before, "own_statement_timeout")?];
-        let own = [text(&own[0]), text(&own[1])];
+        let own = ["own_lock_timeout", "own_statement_timeout"].map(|name| column::<String>(&before, name));
+        let own = own.into_iter().map(|value| value.map(text)).collect::<Result<Values>>()?;
         query("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)", &own).await?;
-        read_acquire(&decided)
+        Ok(decided)
     }
 }

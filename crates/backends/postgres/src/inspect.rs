@@ -4,7 +4,7 @@
 //! version alive. Between two of them it pauses for a few times as long as the server worked, so that locks beside it
 //! keep nearly all of their speed.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use syncguard_core::{AskOutcome, Counts, Cursor, Inspect, ListRequest, LockError, LockId, Page, Result, WakeHint};
 use tokio::time::{Instant, sleep_until};
@@ -13,7 +13,7 @@ use crate::backend::{Inner, PostgresBackend};
 use crate::error;
 use crate::listener::EVERY_KEY;
 use crate::row::{column, read_info};
-use crate::statement::{Hidden, number, text};
+use crate::statement::{number, text};
 
 /// How many times as long as a step took a listing waits before the next.
 const PAUSE: u32 = 4;
@@ -24,16 +24,15 @@ impl Inspect for PostgresBackend {
     }
 
     async fn count(&self) -> Result<Counts> {
-        let rows = self.inner().ask_all(|all| &all.count, &[]).await?;
-        let row = rows.first().ok_or_else(|| LockError::internal("postgres answered without a row"))?;
+        let rows = self.inner().ask_all(|all| &all.count, Vec::new()).await?;
+        let row = rows.first().ok_or_else(error::no_row)?;
         let number = |name| column::<i64>(row, name).map(|count| u64::try_from(count).unwrap_or(0));
         Ok(Counts::new(number("locks")?, number("counters")?))
     }
 
     async fn ask(&self, lock_id: &LockId) -> Result<AskOutcome> {
         let inner = self.inner();
-        let id = Hidden(lock_id.as_str());
-        let asking = inner.change(|all| &all.ask, &[text(&id)], inner.deadline()).await;
+        let asking = inner.change(|all| &all.ask, vec![text(lock_id.as_str())], inner.deadline()).await;
         let row = asking.map_err(|error| if error::names_missing_column(&error) { no_room() } else { error })?;
         Ok(if column(&row, "asked")? { AskOutcome::Asked } else { AskOutcome::Absent })
     }
@@ -54,16 +53,16 @@ fn no_room() -> LockError {
 }
 
 impl Inner {
-    async fn list(&self, request: ListRequest<'_>) -> Result<Page> {
+    async fn list(self: &Arc<Self>, request: ListRequest<'_>) -> Result<Page> {
         let size = i64::from(request.page_size.clamp(1, 10_000));
-        let (prefix, after) = (Hidden(request.prefix), Hidden(request.cursor.map_or("", Cursor::as_str)));
+        let after = request.cursor.map_or("", Cursor::as_str);
         if request.cursor.is_some() {
             self.pause().await;
         }
         let begun = Instant::now();
-        let rows = self.ask_all(|all| &all.list, &[text(&prefix), text(&after), number(&size)]).await?;
+        let rows = self.ask_all(|all| &all.list, vec![text(request.prefix), text(after), number(size)]).await?;
         *lock(&self.next_page) = Some(Instant::now() + begun.elapsed() * PAUSE);
-        let first = rows.first().ok_or_else(|| LockError::internal("postgres answered without a row"))?;
+        let first = rows.first().ok_or_else(error::no_row)?;
         let next = column::<Option<String>>(first, "next_key")?.map(Cursor::new);
         let present = rows.iter().filter(|row| matches!(column(row, "present"), Ok(true)));
         // A row that is no lock is passed over: a listing shows what is held.

@@ -18,7 +18,9 @@
 // docs.rs shows at each item which feature brings it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod admission;
 mod backend;
+mod batch;
 mod builder;
 mod connect;
 mod environment;
@@ -30,7 +32,6 @@ mod in_tx;
 mod inspect;
 mod introduce;
 mod listener;
-mod many;
 mod names;
 mod operations;
 mod pace;
@@ -39,10 +40,10 @@ mod pipeline;
 mod pool;
 mod row;
 mod schema;
+mod session;
 mod statement;
 mod table;
 mod tls;
-mod together;
 mod url;
 mod wire;
 

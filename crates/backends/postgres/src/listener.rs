@@ -1,6 +1,6 @@
 //! How does this process hear that a lock was released elsewhere?
 //!
-//! Over one connection that `LISTEN`s on the table's channel. `NOTIFY` makes all commits of a database queue up, so a
+//! Over one connection that `LISTEN`s on the table's channel, and on which others ask meanwhile. `NOTIFY` makes all commits of a database queue up, so a
 //! release notifies only if somebody waits, and it must learn that for free. A waiting process therefore holds a
 //! *shared advisory lock* on the waited key; a release tries the same lock exclusively, which fails exactly when
 //! somebody waits. No row is written, nothing is left behind by a process that dies, and a release that nobody waits
@@ -9,20 +9,22 @@
 //! When to connect, subscribe, ping, give up and wake is the [core's](syncguard_core::listener) part; here is how.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use syncguard_core::HashId;
 use syncguard_core::listener::{Commands, Ended, Heard, Listener, Messages, Settings, Source};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, Client, Error};
+use tokio_postgres::{Client, Error, Notification};
 
-use crate::connect::{self, Connected, Target};
+use crate::connect::Target;
 use crate::introduce::Purpose;
-use crate::statement::HiddenList;
+use crate::pool::{Listening, Pool};
+use crate::session::Connection;
+use crate::statement::Hidden;
 use crate::table::Tables;
 
 /// Each waited key is an entry in the server's shared lock table, which has about 64 per connection. Whoever waits
@@ -32,20 +34,27 @@ const MAX_KEYS: usize = 256;
 /// The topic of who wants to hear of every release that is told to anybody. No key is empty.
 pub(crate) const EVERY_KEY: &str = "";
 
-/// For how long a release that is just committing may keep its key's lock from us, and how often we ask.
+/// For how long a release that is just committing may keep its key's lock from us, and how long we wait before we ask again,
+/// at first and at most: a commit takes a moment, and whoever registers then waits for exactly this lock.
 const COMMITTING: Duration = Duration::from_secs(2);
-const STEP: Duration = Duration::from_millis(20);
+const FIRST_STEP: Duration = Duration::from_millis(1);
+const LAST_STEP: Duration = Duration::from_millis(20);
+
+/// How long the server may take before a connection listens.
+const SET_UP: Duration = Duration::from_secs(2);
 
 /// The listening end of a backend. The topics are storage keys.
 pub(crate) type PostgresListener = Listener<Channel>;
 
-pub(crate) fn new(target: Target, tables: &Tables) -> PostgresListener {
-    Listener::new(Channel { target, locks: tables.locks.quoted() })
+/// Listens at another address than the pool's, where one is given.
+pub(crate) fn new(pool: Arc<Pool>, elsewhere: Option<Target>, tables: &Tables) -> PostgresListener {
+    Listener::new(Channel { pool, elsewhere, locks: tables.locks.quoted() })
 }
 
 /// The channel of one lock table.
 pub(crate) struct Channel {
-    target: Target,
+    pool: Arc<Pool>,
+    elsewhere: Option<Target>,
     locks: String,
 }
 
@@ -54,19 +63,27 @@ impl Source for Channel {
     type Messages = Notifications;
 
     async fn connect(&self) -> Result<(Registrations, Notifications), Ended> {
-        let Connected { client, mut messages, behind_pooler } =
-            self.target.connect(Purpose::Other).await.map_err(|_| Ended::Lost)?;
-        if behind_pooler {
+        let connecting = match &self.elsewhere {
+            Some(target) => Some(Connection::open(target, Purpose::Other).await),
+            None => self.pool.to_listen_on().await,
+        };
+        let mut connection = connecting.ok_or(Ended::Refused)?.map_err(|_| Ended::Lost)?;
+        if connection.behind_pooler {
             tracing::debug!(target: "syncguard", "a pooler cannot carry wake-ups; waiters look again from time to time");
             return Err(Ended::Refused);
         }
-        let setting_up = drive(&mut messages, set_up(&client, &self.locks));
-        let set_up = timeout(self.target.connect_timeout(), setting_up).await;
+        let heard = connection.heard.take().ok_or(Ended::Lost)?;
+        let set_up = timeout(SET_UP, set_up(&connection.client, &self.locks)).await;
         let oid = set_up.ok().and_then(Result::ok).flatten().ok_or(Ended::Lost)?;
+        let listening = Listening::new(connection);
+        let shared_by = self.elsewhere.is_none().then(|| self.pool.clone());
+        if let Some(pool) = &shared_by {
+            pool.listens(Some(listening.clone()));
+        }
         let registered = Registered::default();
         Ok((
-            Registrations { client, oid, registered: registered.clone() },
-            Notifications { messages, registered, also: None },
+            Registrations { listening, shared_by, oid, registered: registered.clone() },
+            Notifications { heard, registered, also: None },
         ))
     }
 
@@ -91,7 +108,9 @@ impl Registered {
 
 /// Registers waited keys with the server.
 pub(crate) struct Registrations {
-    client: Client,
+    listening: Listening,
+    /// Whose operations may ask on this connection too.
+    shared_by: Option<Arc<Pool>>,
     /// The table's, which is part of the channel's name and of what waiters lock.
     oid: String,
     registered: Registered,
@@ -99,13 +118,15 @@ pub(crate) struct Registrations {
 
 impl Commands for Registrations {
     async fn subscribe(&mut self, topics: &[Arc<str>]) -> Result<Vec<Arc<str>>, Ended> {
+        // Before anything is sent, so that a release that is made here later knows.
+        self.listening.is_waited.store(true, Ordering::Release);
         let mut left = topics.to_vec();
         // Needs no advisory lock: a watcher hears what others are told, and makes no release notify.
         left.retain(|topic| &**topic != EVERY_KEY);
         if left.len() < topics.len() {
             self.registered.keys().insert(EVERY_KEY.to_owned(), EVERY_KEY.into());
         }
-        let mut waited = Duration::ZERO;
+        let (mut waited, mut step) = (Duration::ZERO, FIRST_STEP);
         loop {
             // Whoever is just releasing has the lock until its commit, and registering before that would miss it.
             let sql = "SELECT pg_try_advisory_lock_shared(1397184331, hashtext(name)) FROM unnest($1) AS name";
@@ -121,8 +142,9 @@ impl Commands for Registrations {
             if left.is_empty() || waited >= COMMITTING {
                 return Ok(topics.iter().filter(|topic| !left.contains(topic)).cloned().collect());
             }
-            sleep(STEP).await;
-            waited += STEP;
+            sleep(step).await;
+            waited += step;
+            step = LAST_STEP.min(step * 2);
         }
     }
 
@@ -134,26 +156,38 @@ impl Commands for Registrations {
             self.registered.keys().remove(EVERY_KEY);
         }
         let sql = "SELECT pg_advisory_unlock_shared(1397184331, hashtext(name)) FROM unnest($1) AS name";
-        self.on_keys(sql, &held).await.map(drop)
+        self.on_keys(sql, &held).await?;
+        let is_waited = !self.registered.keys().is_empty();
+        self.listening.is_waited.store(is_waited, Ordering::Release);
+        Ok(())
     }
 
     async fn ping(&mut self) -> Result<(), Ended> {
-        self.client.batch_execute("SELECT 1").await.map_err(|_| Ended::Lost)
+        self.listening.connection.client.batch_execute("SELECT 1").await.map_err(|_| Ended::Lost)
+    }
+}
+
+impl Drop for Registrations {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.shared_by {
+            pool.listens(None);
+        }
     }
 }
 
 impl Registrations {
     /// Runs one of the lock functions on each key, in order.
     async fn on_keys(&self, sql: &str, keys: &[Arc<str>]) -> Result<Vec<bool>, Ended> {
-        let names = HiddenList(keys.iter().map(|key| format!("{}:{key}", self.oid)).collect());
-        let rows = self.client.query_typed(sql, &[(&names, Type::TEXT_ARRAY)]).await.map_err(|_| Ended::Lost)?;
+        let names = Hidden(keys.iter().map(|key| format!("{}:{key}", self.oid)).collect::<Vec<_>>());
+        let client = &self.listening.connection.client;
+        let rows = client.query_typed(sql, &[(&names, Type::TEXT_ARRAY)]).await.map_err(|_| Ended::Lost)?;
         rows.iter().map(|row| row.try_get(0).map_err(|_| Ended::Lost)).collect()
     }
 }
 
 /// Hears notifications.
 pub(crate) struct Notifications {
-    messages: connect::Messages,
+    heard: UnboundedReceiver<Notification>,
     registered: Registered,
     /// The topic of watchers, when the message that was just given out concerns them too.
     also: Option<Arc<str>>,
@@ -165,8 +199,8 @@ impl Messages for Notifications {
         if let Some(topic) = self.also.take() {
             return Ok(released(topic));
         }
-        match poll_fn(|cx| self.messages.as_mut().poll_next(cx)).await {
-            Some(Ok(AsyncMessage::Notification(notification))) => {
+        match self.heard.recv().await {
+            Some(notification) => {
                 let registered = self.registered.keys();
                 let topic = registered.get(notification.payload()).cloned();
                 let everybody = registered.get(EVERY_KEY).cloned();
@@ -174,8 +208,7 @@ impl Messages for Notifications {
                 self.also = second;
                 Ok(first.map_or(Heard::Nothing, released))
             }
-            Some(Ok(_)) => Ok(Heard::Nothing),
-            None | Some(Err(_)) => Err(Ended::Lost),
+            None => Err(Ended::Lost),
         }
     }
 }
@@ -186,14 +219,4 @@ async fn set_up(client: &Client, locks: &str) -> Result<Option<String>, Error> {
     let Some(oid) = row.try_get::<_, Option<String>>(0)? else { return Ok(None) };
     client.batch_execute(&format!("LISTEN syncguard_wake_{oid}")).await?;
     Ok(Some(oid))
-}
-
-/// Polls the connection while it works for `work`. Nobody is registered yet, so no notification is lost.
-async fn drive<T>(messages: &mut connect::Messages, work: impl Future<Output = T>) -> T {
-    let mut work = std::pin::pin!(work);
-    poll_fn(|cx| {
-        while let Poll::Ready(Some(Ok(_))) = messages.as_mut().poll_next(cx) {}
-        work.as_mut().poll(cx)
-    })
-    .await
 }

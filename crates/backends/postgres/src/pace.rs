@@ -4,7 +4,8 @@
 //! than the fastest one wait for each other inside the server, and more of them at once only wait longer: operations
 //! that wait here instead go together, which costs the server far less. So the number falls by one with every slow
 //! answer and rises by one with every so many fast ones in a row: among many that wait for each other some are fast by
-//! chance. Far from the server, where the time is spent on the way, answers stay near the fastest, and nobody waits here.
+//! chance. Far from the server the time is spent on the way, where statements do not wait for each other, however much their
+//! times differ: nobody waits here.
 
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ const LEAST: usize = 2;
 
 /// So many fast answers in a row raise the number by one.
 const CONVINCING: u32 = 32;
+
+/// Where the fastest answer takes longer, the server's work is the lesser part of it.
+const FAR: Duration = Duration::from_millis(5);
 
 /// Longer than this was not the server's work but a wait for somebody's lock or for a connection.
 pub(crate) const STUCK: Duration = Duration::from_millis(100);
@@ -54,7 +58,9 @@ impl Pace {
         }
         self.fastest[0] = Some(self.fastest[0].map_or(took, |fastest| fastest.min(took)));
         let fastest = self.fastest.iter().flatten().min().copied().unwrap_or(took);
-        if took > slow(fastest, operations) {
+        if fastest >= FAR {
+            self.limit = self.most;
+        } else if took > slow(fastest, operations) {
             self.limit = (self.limit - 1).max(LEAST.min(self.most));
             self.in_a_row = 0;
             return;
@@ -128,6 +134,15 @@ mod tests {
         assert_eq!(pace.limit(), 4);
         pace.note(SLOW, 8);
         assert_eq!(pace.limit(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn far_from_the_server_times_that_differ_say_nothing() {
+        let mut pace = Pace::new(4);
+        for took in [30, 50, 35, 60, 45].map(Duration::from_millis) {
+            pace.note(took, 1);
+            assert_eq!(pace.limit(), 4);
+        }
     }
 
     #[tokio::test(start_paused = true)]

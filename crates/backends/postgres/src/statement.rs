@@ -14,7 +14,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-use crate::pool::Session;
+use crate::session::Session;
 use crate::table::Tables;
 
 pub(crate) const BEGIN: &str = include_str!("../sql/begin.sql");
@@ -66,17 +66,13 @@ pub(crate) struct Sql {
 /// The statements of one pair of tables with some columns.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) acquire_gate: Sql,
-    pub(crate) acquire: Sql,
-    /// The same decision as a transaction of its own, for connections that have our settings.
-    pub(crate) acquire_alone: Sql,
-    /// The same for several locks at once.
-    pub(crate) acquire_many: Sql,
-    /// Bounds a transaction whose deciding statement takes the locks that it needs.
+    /// For one lock and for several: one file, and the same decision.
+    pub(crate) acquire: [Sql; 2],
+    /// As `acquire`.
+    pub(crate) release: [Sql; 2],
+    /// Bounds a transaction.
     pub(crate) bounds_gate: Sql,
     pub(crate) extend: Sql,
-    pub(crate) release: Sql,
-    pub(crate) release_many: Sql,
     pub(crate) is_locked: Sql,
     pub(crate) lookup_by_key: Sql,
     pub(crate) lookup_by_lock_id: Sql,
@@ -91,16 +87,14 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn new(tables: &Tables, columns: Columns) -> Self {
         let sql = |name, text: &str| Sql { name, columns, text: render(text, tables, columns) };
-        let acquire = |alone| choose(include_str!("../sql/acquire.sql"), "alone", alone);
+        let both = |names: [&'static str; 2], text| {
+            [sql(names[0], &choose(text, "many", false)), sql(names[1], &choose(text, "many", true))]
+        };
         Self {
-            acquire_gate: sql("acquire_gate", include_str!("../sql/acquire_gate.sql")),
-            acquire: sql("acquire", &acquire(false)),
-            acquire_alone: sql("acquire_alone", &acquire(true)),
-            acquire_many: sql("acquire_many", include_str!("../sql/acquire_many.sql")),
+            acquire: both(["acquire", "acquire_many"], include_str!("../sql/acquire.sql")),
+            release: both(["release", "release_many"], include_str!("../sql/release.sql")),
             bounds_gate: sql("bounds_gate", include_str!("../sql/bounds_gate.sql")),
             extend: sql("extend", include_str!("../sql/extend.sql")),
-            release: sql("release", include_str!("../sql/release.sql")),
-            release_many: sql("release_many", include_str!("../sql/release_many.sql")),
             is_locked: sql("is_locked", include_str!("../sql/is_locked.sql")),
             lookup_by_key: sql("lookup_by_key", include_str!("../sql/lookup_by_key.sql")),
             lookup_by_lock_id: sql("lookup_by_lock_id", include_str!("../sql/lookup_by_lock_id.sql")),
@@ -128,76 +122,50 @@ pub(crate) fn without_comments(text: &str) -> String {
     lines.join("\n")
 }
 
-/// A value and its type. The type is fixed here, so that an unnamed statement needs no extra question.
-pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+/// A statement's values and their types, so that an unnamed statement needs no extra question.
+pub(crate) type Values = Vec<(Box<dyn ToSql + Sync + Send>, Type)>;
 
-/// A key or a lock id on its way to the server. The driver logs parameters by their `Debug` form.
-pub(crate) struct Hidden<'a>(pub(crate) &'a str);
+/// A key or a lock id on its way to the server, or several of them. The driver logs parameters by their `Debug` form.
+pub(crate) struct Hidden<T>(pub(crate) T);
 
-impl fmt::Debug for Hidden<'_> {
+impl<T> fmt::Debug for Hidden<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<hidden>")
     }
 }
 
-impl ToSql for Hidden<'_> {
+impl<T: ToSql> ToSql for Hidden<T> {
     fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         self.0.to_sql(ty, out)
     }
 
     fn accepts(ty: &Type) -> bool {
-        <&str as ToSql>::accepts(ty)
+        T::accepts(ty)
     }
 
     to_sql_checked!();
 }
 
-/// Several keys on their way to the server.
-pub(crate) struct HiddenList<T>(pub(crate) Vec<T>);
-
-impl<T> fmt::Debug for HiddenList<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<hidden>")
-    }
-}
-
-impl<T: ToSql> ToSql for HiddenList<T> {
-    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        self.0.to_sql(ty, out)
-    }
-
-    fn accepts(ty: &Type) -> bool {
-        <Vec<T> as ToSql>::accepts(ty)
-    }
-
-    to_sql_checked!();
-}
-
-/// A text parameter that may be logged.
-pub(crate) fn text(value: &(dyn ToSql + Sync)) -> Param<'_> {
-    (value, Type::TEXT)
+/// A text that no log shows.
+pub(crate) fn text(value: impl Into<String>) -> (Box<dyn ToSql + Sync + Send>, Type) {
+    (Box::new(Hidden(value.into())), Type::TEXT)
 }
 
 /// A number.
-pub(crate) fn number(value: &(dyn ToSql + Sync)) -> Param<'_> {
-    (value, Type::INT8)
-}
-
-/// Yes or no.
-pub(crate) fn flag(value: &(dyn ToSql + Sync)) -> Param<'_> {
-    (value, Type::BOOL)
+pub(crate) fn number(value: i64) -> (Box<dyn ToSql + Sync + Send>, Type) {
+    (Box::new(value), Type::INT8)
 }
 
 /// A statement with its values, named or not.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) sql: &'a Sql,
-    pub(crate) params: &'a [Param<'a>],
+    pub(crate) values: &'a Values,
 }
 
 /// A call whose statement the connection knows, if it should be named.
 pub(crate) enum Ready<'a> {
-    Named(tokio_postgres::Statement, &'a [Param<'a>]),
+    Named(tokio_postgres::Statement, &'a Values),
     Unnamed(Call<'a>),
 }
 
@@ -207,9 +175,9 @@ impl<'a> Call<'a> {
         if !named {
             return Ok(Ready::Unnamed(self));
         }
-        let types: Vec<Type> = self.params.iter().map(|(_, ty)| ty.clone()).collect();
+        let types: Vec<Type> = self.values.iter().map(|(_, ty)| ty.clone()).collect();
         let statement = session.prepare(self.sql, &types).await?;
-        Ok(Ready::Named(statement, self.params))
+        Ok(Ready::Named(statement, self.values))
     }
 }
 
@@ -217,13 +185,23 @@ impl Ready<'_> {
     /// Runs it. The request is queued at the first poll, so calls that are polled in turn arrive in turn.
     pub(crate) async fn run(&self, client: &tokio_postgres::Client) -> Result<Vec<Row>, tokio_postgres::Error> {
         match self {
-            Self::Named(statement, params) => {
-                let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(|(value, _)| *value).collect();
+            Self::Named(statement, values) => {
+                let values: Vec<&(dyn ToSql + Sync)> =
+                    values.iter().map(|(value, _)| -> &(dyn ToSql + Sync) { &**value }).collect();
                 client.query(statement, &values).await
             }
-            Self::Unnamed(call) => client.query_typed(&call.sql.text, call.params).await,
+            Self::Unnamed(call) => client.query_typed(&call.sql.text, &borrowed(call.values)).await,
         }
     }
+}
+
+/// As the driver takes them.
+pub(crate) fn borrowed(values: &Values) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    let mut borrowed: Vec<(&(dyn ToSql + Sync), Type)> = Vec::with_capacity(values.len());
+    for (value, ty) in values {
+        borrowed.push((&**value, ty.clone()));
+    }
+    borrowed
 }
 
 #[cfg(test)]
@@ -237,17 +215,15 @@ mod tests {
     use super::*;
 
     /// Every statement that is sent.
-    fn all(statements: &Statements) -> [&Sql; 16] {
+    fn all(statements: &Statements) -> [&Sql; 14] {
         let s = statements;
         [
-            &s.acquire_gate,
-            &s.acquire,
-            &s.acquire_alone,
-            &s.acquire_many,
+            &s.acquire[0],
+            &s.acquire[1],
+            &s.release[0],
+            &s.release[1],
             &s.bounds_gate,
             &s.extend,
-            &s.release,
-            &s.release_many,
             &s.is_locked,
             &s.lookup_by_key,
             &s.lookup_by_lock_id,
@@ -263,7 +239,7 @@ mod tests {
     fn rendered_statements_have_quoted_names_and_no_comments() {
         for columns in Columns::EVERY_CHOICE {
             let statements = Statements::new(&Tables::parse("App.MyLocks", "fences").unwrap(), columns);
-            let acquire = &statements.acquire.text;
+            let acquire = &statements.acquire[0].text;
             assert!(acquire.contains("\"App\".\"MyLocks\"") && acquire.contains("\"fences\""));
             for sql in all(&statements) {
                 assert!(!sql.text.contains(['{', '}']) || sql.name.starts_with("acquire"), "{}", sql.name);
@@ -277,7 +253,7 @@ mod tests {
         let statements = Statements::new(&Tables::parse("l", "f").unwrap(), Columns { key_debug: true, holder: true });
         let names: HashSet<&str> = all(&statements).iter().map(|sql| sql.name).collect();
         let texts: HashSet<&str> = all(&statements).iter().map(|sql| sql.text.as_str()).collect();
-        assert_eq!((names.len(), texts.len()), (16, 16));
+        assert_eq!((names.len(), texts.len()), (14, 14));
     }
 
     #[test]
@@ -285,18 +261,9 @@ mod tests {
         for columns in Columns::EVERY_CHOICE {
             assert_eq!(Columns::EVERY_CHOICE[columns.place()], columns);
             let statements = Statements::new(&Tables::parse("l", "f").unwrap(), columns);
-            assert_eq!(statements.acquire.text.matches("key_debug").count(), usize::from(columns.key_debug));
-            assert_eq!(statements.acquire.text.matches("$5").count(), 1 + usize::from(columns.key_debug));
+            assert_eq!(statements.acquire[0].text.matches("key_debug").count(), usize::from(columns.key_debug));
             let s = &statements;
-            for sql in [
-                &s.acquire,
-                &s.acquire_alone,
-                &s.acquire_many,
-                &s.extend,
-                &s.lookup_by_key,
-                &s.lookup_by_lock_id,
-                &s.list,
-            ] {
+            for sql in [&s.acquire[0], &s.acquire[1], &s.extend, &s.lookup_by_key, &s.lookup_by_lock_id, &s.list] {
                 assert_eq!(sql.text.contains("holder"), columns.holder, "{}", sql.name);
             }
         }
@@ -308,9 +275,8 @@ mod tests {
     fn the_numbers_in_the_statements_are_the_constants_of_the_core() {
         let statements = Statements::new(&Tables::parse("l", "f").unwrap(), Columns { key_debug: true, holder: true });
         let (tolerance, guard) = (TOLERANCE_MS.to_string(), CLEANUP_GUARD_MS.to_string());
-        let expected: [(&str, &[&str]); 12] = [
-            ("acquire", &[&tolerance, &tolerance, &tolerance, &tolerance]),
-            ("acquire_alone", &[&tolerance, &tolerance, &tolerance, &tolerance, &tolerance]),
+        let expected: [(&str, &[&str]); 11] = [
+            ("acquire", &[&tolerance, &tolerance, &tolerance]),
             ("acquire_many", &[&tolerance, &tolerance, &tolerance]),
             ("extend", &[&tolerance]),
             ("release", &[&tolerance]),
@@ -333,14 +299,14 @@ mod tests {
                 .collect();
             assert_eq!(found, numbers, "{name}");
         }
-        for sql in [&statements.acquire, &statements.acquire_many] {
+        for sql in &statements.acquire {
             assert!(sql.text.contains(&format!("BETWEEN 0 AND {}", Fence::MAX.get() - 1)));
         }
     }
 
     #[test]
     fn a_hidden_value_does_not_show() {
-        let list = HiddenList(vec!["canary".to_owned()]);
+        let list = Hidden(vec!["canary".to_owned()]);
         assert!(!format!("{:?} {list:?}", Hidden("canary")).contains("canary"));
     }
 }

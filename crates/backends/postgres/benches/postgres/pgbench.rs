@@ -61,31 +61,28 @@ fn script_text(way: Way, notify: Notify) -> String {
         Notify::IfWaited => release_sql(),
         Notify::Never => replaced(
             &release_sql(),
-            "pg_try_advisory_xact_lock(1397184331, hashtext(gone.tableoid || ':' || gone.key))",
+            "pg_try_advisory_xact_lock(1397184331, hashtext(seen.tableoid || ':' || seen.key))",
             "true",
         ),
         Notify::Always => replaced(
             &release_sql(),
-            "pg_try_advisory_xact_lock(1397184331, hashtext(gone.tableoid || ':' || gone.key))",
+            "pg_try_advisory_xact_lock(1397184331, hashtext(seen.tableoid || ':' || seen.key))",
             "false",
         ),
     };
-    let acquire = |alone: bool| {
-        let dropped = if alone { " -- unless alone" } else { " -- if alone" };
-        let text = include_str!("../../sql/acquire.sql");
-        let text: String = text.lines().filter(|line| !line.ends_with(dropped)).flat_map(|line| [line, "\n"]).collect();
-        statement(&text, &[":key", "'fence:' || :key", ":id", "30000", ":key", "false", "NULL"])
-    };
+    let acquire = statement(
+        include_str!("../../sql/acquire.sql"),
+        &[":key", "'fence:' || :key", ":id", "30000", ":key", "NULL", "false"],
+    );
     let variables = "\\set key :client_id\n\\set id random(1, 9000000000000000000)\n";
     match way {
-        Way::OneStatement => format!("{variables}{};\n{release};\n", acquire(true)),
+        Way::OneStatement => format!("{variables}{acquire};\n{release};\n"),
         Way::Transaction => {
-            let gate = statement(include_str!("../../sql/acquire_gate.sql"), &[":key", "'1000'", "'5000'"]);
-            let bounds_gate = statement(include_str!("../../sql/bounds_gate.sql"), &["'1000'", "'5000'"]);
-            let (begin, acquire) = (include_str!("../../sql/begin.sql").trim(), acquire(false));
+            let gate = statement(include_str!("../../sql/bounds_gate.sql"), &["'1000'", "'5000'"]);
+            let begin = include_str!("../../sql/begin.sql").trim();
             format!(
                 "{variables}\\startpipeline\n{begin};\n{gate};\n{acquire};\nCOMMIT;\n\\endpipeline\n\
-                 \\startpipeline\n{begin};\n{bounds_gate};\n{release};\nCOMMIT;\n\\endpipeline\n"
+                 \\startpipeline\n{begin};\n{gate};\n{release};\nCOMMIT;\n\\endpipeline\n"
             )
         }
         Way::BareWrites => {
@@ -106,8 +103,10 @@ fn replaced(text: &str, from: &str, to: &str) -> String {
 /// The statement with table names and pgbench's variables put in; parameters from the highest down, so that $1 does not
 /// hit $10.
 fn statement(text: &str, values: &[&str]) -> String {
-    let lines =
-        text.lines().filter(|line| !line.trim_start().starts_with("--") && !line.ends_with(" -- unless holder"));
+    let lines = text.lines().filter(|line| {
+        let dropped = [" -- unless holder", " -- if many"].iter().any(|end| line.ends_with(end));
+        !line.trim_start().starts_with("--") && !dropped
+    });
     let lines: Vec<&str> = lines.map(|line| line.split(" -- ").next().unwrap_or(line)).collect();
     let mut text =
         lines.join(" ").replace("{locks}", "syncguard_locks").replace("{fences}", "syncguard_fence_counters");

@@ -125,7 +125,8 @@ async fn a_stuck_key_times_out_and_starves_no_other() {
         assert!([ErrorCode::NetworkTimeout, ErrorCode::RateLimited].contains(&error.code()), "{error:?}");
     }
     tx.rollback().await.unwrap();
-    assert!(try_acquire(&backend, "stuck0", 1000).await.is_some());
+    // Who left while its last request was under way may have it for its short lease.
+    assert!(eventually(PATIENCE, async || try_acquire(&backend, "stuck0", 1000).await.is_some()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

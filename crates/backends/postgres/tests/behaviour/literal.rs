@@ -73,26 +73,28 @@ pub(crate) async fn acquire_by(
     let tx = client.transaction().await.unwrap();
     tx.execute("SELECT pg_advisory_xact_lock(hashtext($1))", &[&key]).await.unwrap();
     let counter = format!("fence:{key}");
-    let row = tx.query_one(statement, &[&key, &counter, &lock_id, &ttl, &key, &false, &None::<String>]).await.unwrap();
+    let row = tx.query_one(statement, &[&key, &counter, &lock_id, &ttl, &key, &None::<String>, &false]).await.unwrap();
     let expires_at = row.get("expires_at_ms");
     tx.commit().await.unwrap();
     expires_at
 }
 
-/// This crate's statement, as it is sent in a transaction.
+/// This crate's statement for one lock.
 pub(crate) fn acquire_statement(tables: &Tables) -> String {
-    let lines = include_str!("../../sql/acquire.sql").lines().filter(|line| !line.ends_with(" -- if alone"));
+    let lines = include_str!("../../sql/acquire.sql").lines().filter(|line| !line.ends_with(" -- if many"));
     let text: String = lines.flat_map(|line| [line, "\n"]).collect();
     text.replace("{locks}", &tables.locks).replace("{fences}", &tables.fences)
 }
 
-/// A copy of the statement with two lines taken out: the row lock, and the upsert's second look at the row under its
-/// own lock.
+/// A copy of the statement without the row lock and without the upsert's second look at the row under its own lock.
 fn broken_acquire(tables: &Tables) -> String {
     let mut text = acquire_statement(tables);
-    for line in ["    FOR UPDATE\n", "        WHERE l.expires_at_ms <= EXCLUDED.acquired_at_ms - 1000\n"] {
-        assert_eq!(text.matches(line).count(), 1, "the statement has changed: {line}");
-        text = text.replace(line, "");
+    for (from, to) in [
+        ("FOR UPDATE SKIP LOCKED) AS dead", ") AS dead"),
+        ("        WHERE l.expires_at_ms <= EXCLUDED.acquired_at_ms - 1000\n", ""),
+    ] {
+        assert_eq!(text.matches(from).count(), 1, "the statement has changed: {from}");
+        text = text.replace(from, to);
     }
     text
 }

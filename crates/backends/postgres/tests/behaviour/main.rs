@@ -3,8 +3,10 @@
 //! One binary for all of it, because linking is what tests of a small crate wait for.
 #![allow(clippy::unwrap_used)]
 
+mod admission;
 mod boundary;
 mod conformance;
+mod connections;
 mod crash;
 mod faults;
 mod health;

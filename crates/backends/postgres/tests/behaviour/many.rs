@@ -238,25 +238,23 @@ async fn nothing_is_taken_for_callers_that_left_before_it_was_asked() {
     let (url, tables) = (postgres_url(), Tables::fresh());
     let backend = tables.at(&url).pool_size(1).lock_timeout(PATIENCE).connect().await.unwrap();
     let watcher = sql(&url).await;
-    try_acquire(&backend, "k0", HOUR).await.unwrap();
-    age(&watcher, &tables, "k0").await;
-    // The only connection waits for the row of a dead lock, so nothing else can be asked.
+    // The only connection waits for the table, so nothing else can be asked.
     let mut other = sql(&url).await;
     let stuck = other.transaction().await.unwrap();
-    stuck.batch_execute(&format!("SELECT FROM {} WHERE key = 'k0' FOR UPDATE", tables.locks)).await.unwrap();
+    stuck.batch_execute(&format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", tables.locks)).await.unwrap();
     let (names, ids) = (names(MANY), ids(MANY));
-    let asking: Vec<_> = names.iter().zip(&ids).map(|(name, id)| acquire(&backend, name, id)).collect();
+    let first = acquire(&backend, &names[0], &ids[0]);
     let waits = async || {
         let question = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1";
         watcher.query_one(question, &[&format!("%\"{}\"%", tables.locks)]).await.unwrap().get::<_, i64>(0) > 0
     };
-    assert!(eventually(PATIENCE, waits).await, "nothing waits for the row");
+    assert!(eventually(PATIENCE, waits).await, "nothing waits for the table");
+    let asking: Vec<_> = names.iter().zip(&ids).skip(1).map(|(name, id)| acquire(&backend, name, id)).collect();
     // Long enough for the others to go on without it, up to the connection that they lack.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    asking[1..].iter().for_each(JoinHandle::abort);
+    asking.iter().for_each(JoinHandle::abort);
     stuck.rollback().await.unwrap();
-    let mut asking = asking.into_iter();
-    assert_eq!(fence(&asking.next().unwrap().await.unwrap()), Some(2));
+    assert_eq!(fence(&first.await.unwrap()), Some(1));
     for asked in asking {
         assert!(asked.await.is_err_and(|error| error.is_cancelled()));
     }

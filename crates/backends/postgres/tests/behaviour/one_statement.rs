@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use syncguard_core::{AcquireOutcome, AcquireRequest, LockBackend, LockId};
+use syncguard_core::LockBackend;
 use syncguard_postgres::PostgresBackend;
-use syncguard_testkit::{PostgresOptions, PostgresServer, postgres_url};
+use syncguard_testkit::{PostgresOptions, PostgresServer};
 
-use crate::support::{PATIENCE, Tables, eventually, key, sql, try_acquire, ttl};
+use crate::support::{PATIENCE, Tables, sql, try_acquire};
 
 const CLIENTS: u64 = 8;
 const GRANTS_EACH: u64 = 25;
@@ -60,49 +60,4 @@ async fn clients_that_meet_at_one_key_leave_no_gap_and_no_second_holder() {
     fences.sort_unstable();
     let all: Vec<u64> = (1..=CLIENTS * GRANTS_EACH).collect();
     assert_eq!(fences, all, "a fence was given twice, or was lost to a lock that nobody got");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_that_somebody_overtook_takes_back_its_count() {
-    let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.at(&url).lock_timeout(PATIENCE).connect().await.unwrap();
-    let (dead, _) = try_acquire(&backend, "k", 1).await.unwrap();
-    let watcher = sql(&url).await;
-    let age = format!("UPDATE {} SET expires_at_ms = expires_at_ms - 60000", tables.locks);
-    watcher.batch_execute(&age).await.unwrap();
-    // Somebody who knows nothing of the advisory lock puts a live lock in the place of the dead one, which the acquire
-    // has seen and waits for.
-    let mut other = sql(&url).await;
-    let overtaking = other.transaction().await.unwrap();
-    let (locks, fresh) = (&tables.locks, LockId::random());
-    overtaking.batch_execute(&format!("DELETE FROM {locks} WHERE key = 'k'")).await.unwrap();
-    let waiter = tokio::spawn({
-        let backend = backend.clone();
-        async move {
-            let (key, id) = (key("k"), LockId::random());
-            backend.acquire(AcquireRequest::new(&key, &id, ttl(60_000))).await.unwrap()
-        }
-    });
-    let waits = async || {
-        let waiting = format!(
-            "SELECT count(*) FROM pg_stat_activity
-             WHERE wait_event_type = 'Lock' AND query LIKE '%\"{locks}\"%' AND query LIKE '%pg_try_advisory_xact_lock%'"
-        );
-        watcher.query_one(&waiting, &[]).await.unwrap().get::<_, i64>(0) > 0
-    };
-    assert!(eventually(PATIENCE, waits).await, "the acquire does not wait for the row of the dead lock");
-    let insert = format!(
-        "INSERT INTO {locks} (key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)
-         SELECT 'k', $1, now_ms + 60000, now_ms, '000000000000001', 'k'
-         FROM (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) AS clock"
-    );
-    overtaking.execute(&insert, &[&fresh.as_str()]).await.unwrap();
-    overtaking.commit().await.unwrap();
-
-    let AcquireOutcome::Contended(contention) = waiter.await.unwrap() else { panic!("it is held") };
-    assert!(contention.free_in.is_some(), "the second look tells how long it is held");
-    let counter = format!("SELECT fence FROM {}", tables.fences);
-    assert_eq!(watcher.query_one(&counter, &[]).await.unwrap().get::<_, i64>(0), 1, "nobody got the second fence");
-    assert!(!backend.release(&dead).await.unwrap().is_released());
-    assert!(backend.release(&fresh).await.unwrap().is_released());
 }

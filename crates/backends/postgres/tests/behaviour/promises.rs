@@ -79,7 +79,7 @@ async fn a_pool_without_a_free_connection_is_rate_limited_and_nothing_else() {
     let (id, _) = try_acquire(&backend, "held", 3_600_000).await.unwrap();
     let mut blocker = sql(&url).await;
     let tx = blocker.transaction().await.unwrap();
-    tx.execute("SELECT pg_advisory_xact_lock(hashtext('held'))", &[]).await.unwrap();
+    tx.batch_execute(&format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", tables.locks)).await.unwrap();
     let extending = tokio::spawn({
         let (backend, id) = (backend.clone(), id.clone());
         async move { backend.extend(&id, ttl(3_600_000)).await }
@@ -152,6 +152,8 @@ async fn lock_ids_and_expiries_are_found_by_their_indexes() {
         // As the gate does that is sent before a statement of a transaction; a lookup has none.
         let scans = if text.contains("FOR UPDATE") { "off" } else { "on" };
         owner.batch_execute(&format!("SET enable_seqscan = {scans}")).await.unwrap();
+        let lines = text.lines().filter(|line| !line.ends_with(" -- if many"));
+        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
         let text = text.replace("{locks}", locks).replace("$1", "'id7'").replace("$2", "1000");
         let rows = owner.query(&format!("EXPLAIN {text}"), &[]).await.unwrap();
         rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>().join("\n")
