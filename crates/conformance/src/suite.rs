@@ -172,6 +172,8 @@ macro_rules! __for_each_case {
                 one_of_many_acquirers_of_an_expired_key_wins,
                 acquirers_of_different_keys_all_win,
                 many_requests_of_one_id_are_one_acquisition,
+                a_dead_id_and_another_that_ask_at_once_are_never_both_granted,
+                one_id_twice_at_once_over_a_dead_lock_is_one_acquisition,
                 a_lease_granted_in_a_crowd_is_whole,
                 a_release_and_an_acquire_at_once_leave_at_most_one_holder,
                 an_extend_never_brings_back_a_released_lock,

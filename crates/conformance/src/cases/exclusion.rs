@@ -7,7 +7,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use syncguard_core::time::{TOLERANCE_MS, free_in};
-use syncguard_core::{Fence, Key, LockBackend, Lookup, Timestamp, Ttl};
+use syncguard_core::{Contention, Fence, Key, LockBackend, Lookup, Result, Timestamp, Ttl};
 
 use crate::Harness;
 use crate::history::{History, Hold, Witness};
@@ -93,6 +93,55 @@ pub async fn many_requests_of_one_id_are_one_acquisition<H: Harness>(h: &H) {
     }
     assert!(backend.release(&lock_id).await.expect("release answers").is_released());
     assert!(!is_locked(&*backend, &key).await);
+}
+
+/// Who asks again after its own lease ended, while another takes over, is told of one lock: its new one or the other's.
+pub async fn a_dead_id_and_another_that_ask_at_once_are_never_both_granted<H: Harness>(h: &H) {
+    let (owner, rival) = (Arc::new(h.backend().await), Arc::new(h.backend().await));
+    at_dead_locks(h, &owner, async |key, old| {
+        let again = attempt_as(&*owner, &key, &old.lock_id, LONG);
+        let (again, taken) = tokio::join!(again, attempt(&*rival, &key, LONG));
+        match (again.expect("acquire answers"), taken.expect("acquire answers")) {
+            (Ok(one), Ok(other)) => panic!("both were granted: {one:?} and {other:?}"),
+            (Ok(held), _) | (_, Ok(held)) => {
+                assert!(held.fence > old.fence, "a new acquisition with an old fence");
+                give_back(&*owner, &held).await;
+            }
+            (Err(_), Err(_)) => panic!("a dead lock was left to nobody"),
+        }
+    })
+    .await;
+}
+
+/// One id that asks twice at once for another's dead lock gets it twice, the same.
+pub async fn one_id_twice_at_once_over_a_dead_lock_is_one_acquisition<H: Harness>(h: &H) {
+    let (here, there) = (Arc::new(h.backend().await), Arc::new(h.backend().await));
+    at_dead_locks(h, &here, async |key, _| {
+        let id = here.new_lock_id(&key);
+        let (one, other) = tokio::join!(attempt_as(&*here, &key, &id, LONG), attempt_as(&*there, &key, &id, LONG));
+        let held = |answer: Result<Result<Held, Contention>>| {
+            let held = answer.expect("acquire answers").expect("an owner is not contended by itself");
+            (held.fence, held.expires_at)
+        };
+        assert_eq!(held(one), held(other));
+        assert!(here.release(&id).await.expect("release answers").is_released());
+    })
+    .await;
+}
+
+/// A story for each of many locks whose leases ended.
+async fn at_dead_locks<H: Harness>(h: &H, backend: &H::Backend, story: impl AsyncFn(Key, Held)) {
+    let clock = BackendClock::start(backend).await;
+    let mut dead = Vec::new();
+    for number in 0..h.budget().boundary_trials {
+        let key = key(&format!("dead {number}"));
+        dead.push((take(backend, &key, ttl(20)).await, key));
+    }
+    let last = dead.last().map(|(held, _)| held.expires_at).expect("there are trials");
+    clock.wait_until(h, backend, after(last, 1_100)).await;
+    for (held, key) in dead {
+        story(key, held).await;
+    }
 }
 
 /// A lease is granted for its whole length from after the request, however crowded it is.
