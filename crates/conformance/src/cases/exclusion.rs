@@ -1,13 +1,15 @@
 //! Is there ever more than one holder?
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use syncguard_core::time::{TOLERANCE_MS, free_in};
-use syncguard_core::{Contention, Fence, Key, LockBackend, Lookup, Result, Timestamp, Ttl};
+use syncguard_core::{Clock, Contention, Fence, Key, LockBackend, Lookup, Result, SystemClock, Timestamp, Ttl};
 
 use crate::Harness;
 use crate::history::{History, Hold, Witness};
@@ -98,8 +100,11 @@ pub async fn many_requests_of_one_id_are_one_acquisition<H: Harness>(h: &H) {
 /// Who asks again after its own lease ended, while another takes over, is told of one lock: its new one or the other's.
 pub async fn a_dead_id_and_another_that_ask_at_once_are_never_both_granted<H: Harness>(h: &H) {
     let (owner, rival) = (Arc::new(h.backend().await), Arc::new(h.backend().await));
-    at_dead_locks(h, &owner, async |key, old| {
-        let again = attempt_as(&*owner, &key, &old.lock_id, LONG);
+    at_dead_locks(h, &owner, async |key, old, later| {
+        let again = async {
+            later.await;
+            attempt_as(&*owner, &key, &old.lock_id, LONG).await
+        };
         let (again, taken) = tokio::join!(again, attempt(&*rival, &key, LONG));
         match (again.expect("acquire answers"), taken.expect("acquire answers")) {
             (Ok(one), Ok(other)) => panic!("both were granted: {one:?} and {other:?}"),
@@ -116,9 +121,13 @@ pub async fn a_dead_id_and_another_that_ask_at_once_are_never_both_granted<H: Ha
 /// One id that asks twice at once for another's dead lock gets it twice, the same.
 pub async fn one_id_twice_at_once_over_a_dead_lock_is_one_acquisition<H: Harness>(h: &H) {
     let (here, there) = (Arc::new(h.backend().await), Arc::new(h.backend().await));
-    at_dead_locks(h, &here, async |key, _| {
+    at_dead_locks(h, &here, async |key, _, later| {
         let id = here.new_lock_id(&key);
-        let (one, other) = tokio::join!(attempt_as(&*here, &key, &id, LONG), attempt_as(&*there, &key, &id, LONG));
+        let again = async {
+            later.await;
+            attempt_as(&*there, &key, &id, LONG).await
+        };
+        let (one, other) = tokio::join!(attempt_as(&*here, &key, &id, LONG), again);
         let held = |answer: Result<Result<Held, Contention>>| {
             let held = answer.expect("acquire answers").expect("an owner is not contended by itself");
             (held.fence, held.expires_at)
@@ -129,18 +138,31 @@ pub async fn one_id_twice_at_once_over_a_dead_lock_is_one_acquisition<H: Harness
     .await;
 }
 
-/// A story for each of many locks whose leases ended.
-async fn at_dead_locks<H: Harness>(h: &H, backend: &H::Backend, story: impl AsyncFn(Key, Held)) {
+/// A story for each of many locks whose leases ended, with a moment that is a little longer each time: a flaw shows only to
+/// a request that comes just before the other one's answer.
+async fn at_dead_locks<H: Harness>(h: &H, backend: &H::Backend, story: impl AsyncFn(Key, Held, Moment)) {
     let clock = BackendClock::start(backend).await;
     let mut dead = Vec::new();
-    for number in 0..h.budget().boundary_trials {
+    for number in 0..h.budget().boundary_trials.max(100) {
         let key = key(&format!("dead {number}"));
         dead.push((take(backend, &key, ttl(20)).await, key));
     }
     let last = dead.last().map(|(held, _)| held.expires_at).expect("there are trials");
     clock.wait_until(h, backend, after(last, 1_100)).await;
+    let mut moment = Duration::ZERO;
     for (held, key) in dead {
-        story(key, held).await;
+        story(key, held, Box::pin(pass_exactly(moment))).await;
+        moment = if moment < ms(1) { moment + Duration::from_micros(11) } else { Duration::ZERO };
+    }
+}
+
+type Moment = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// tokio's timer counts whole milliseconds.
+async fn pass_exactly(moment: Duration) {
+    let started = SystemClock.boot();
+    while SystemClock.boot().since(started) < moment {
+        tokio::task::yield_now().await;
     }
 }
 
