@@ -23,8 +23,11 @@ use crate::session::{Connection, Lent, Session};
 /// What another runtime has had for longer is taken back: it most likely does not run any more.
 const TOO_LONG: Duration = Duration::from_secs(1);
 
-/// How long who needs a connection waits for one that is in use, before it opens another.
+/// How long who needs a connection waits for one that is in use, before it opens another. Not where so many needed one within
+/// the last [`WINDOW`].
 const MOMENT: Duration = Duration::from_millis(20);
+const MANY: u32 = 4;
+const WINDOW: Duration = Duration::from_millis(100);
 
 /// How long who found the server full waits before it tries again, at first and at most.
 const FIRST_TRY: Duration = Duration::from_millis(100);
@@ -53,6 +56,8 @@ pub(crate) struct Home {
     listening: Mutex<Option<Listening>>,
     /// Rings when one of them may be free.
     free: Notify,
+    /// Since when who needed a connection while others were in use is counted, and how many did.
+    missed: Mutex<(Instant, u32)>,
     /// One per connection that may be in use.
     permits: Arc<Semaphore>,
     /// On which runtime each connection is used, and since when.
@@ -136,6 +141,7 @@ impl Pool {
             idle: Mutex::default(),
             listening: Mutex::default(),
             free: Notify::new(),
+            missed: Mutex::new((Instant::now(), 0)),
             permits: Arc::new(Semaphore::new(size)),
             loans: Mutex::default(),
             next: AtomicU64::new(0),
@@ -213,10 +219,7 @@ impl OwnPool {
                 Err(_) => self.home.reclaim(),
             }
         };
-        let (mut pause, mut look) = (FIRST_TRY, Instant::now());
-        if self.home.some_come_back() {
-            look += MOMENT;
-        }
+        let (mut pause, mut look) = (FIRST_TRY, None);
         loop {
             if let Some(connection) = self.home.pop_idle() {
                 return Ok(Session::new(Lent::Own(connection, loan)));
@@ -224,14 +227,16 @@ impl OwnPool {
             if let Some((connection, turn)) = self.shared(purpose) {
                 return Ok(Session::new(Lent::Listening(connection, turn, loan)));
             }
-            if Instant::now() < look.min(deadline) {
-                drop(timeout_at(look.min(deadline), self.home.free.notified()).await);
+            let soon = || if self.home.comes_back_soon() { MOMENT } else { Duration::ZERO };
+            let until = deadline.min(*look.get_or_insert_with(|| Instant::now() + soon()));
+            if Instant::now() < until {
+                drop(timeout_at(until, self.home.free.notified()).await);
                 continue;
             }
             match timeout_at(deadline, Connection::open(&self.target, Purpose::Locks)).await {
                 Ok(Ok(connection)) => return Ok(Session::new(Lent::Own(connection, loan))),
                 Ok(Err(error)) if error::is_full(&error) && Instant::now() + pause < deadline => {
-                    look = Instant::now() + pause.mul_f64(random_share());
+                    look = Some(Instant::now() + pause.mul_f64(random_share()));
                     pause = LAST_TRY.min(pause * 2);
                 }
                 Ok(Err(error)) => return Err(error),
@@ -277,11 +282,19 @@ impl Home {
         None
     }
 
-    /// Whether a connection of this runtime is in use, beside the one that is asked for.
-    fn some_come_back(&self) -> bool {
+    /// Whether a connection of this runtime is in use that may come back in a moment, and this happens seldom.
+    fn comes_back_soon(&self) -> bool {
         let here = Handle::current().id();
         let in_use = lock(&self.loans).values().filter(|(runtime, _)| *runtime == here).count();
-        in_use > 1 || lock(&self.listening).is_some()
+        if in_use < 2 && lock(&self.listening).is_none() {
+            return false;
+        }
+        let mut missed = lock(&self.missed);
+        if missed.0.elapsed() > WINDOW {
+            *missed = (Instant::now(), 0);
+        }
+        missed.1 += 1;
+        missed.1 <= MANY
     }
 
     /// Takes back what another runtime has had for too long. If it runs after all, its connection is closed when it comes

@@ -4,6 +4,7 @@
 //! closed, never handed on.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,8 +35,8 @@ pub(crate) struct Connection {
     pub(crate) runtime: runtime::Id,
     /// What the server notifies, for who listens.
     pub(crate) heard: Option<UnboundedReceiver<Notification>>,
-    /// The statements that this connection knows, by their names and by the columns they are for.
-    prepared: Mutex<HashMap<(&'static str, Columns), Statement>>,
+    /// The statements that were used here, by their names and by the columns they are for.
+    prepared: Mutex<HashMap<(&'static str, Columns), Option<Statement>>>,
     pub(crate) behind_pooler: bool,
 }
 
@@ -66,13 +67,20 @@ impl Connection {
         self.runtime == Handle::current().id() && !self.client.is_closed()
     }
 
-    async fn prepare(&self, sql: &Sql, types: &[Type]) -> Result<Statement, tokio_postgres::Error> {
-        if let Some(statement) = lock(&self.prepared).get(&(sql.name, sql.columns)) {
-            return Ok(statement.clone());
+    /// Nothing at the first use: to prepare it would be a round trip more, for what is often asked once.
+    async fn prepare(&self, sql: &Sql, types: &[Type]) -> Result<Option<Statement>, tokio_postgres::Error> {
+        let name = (sql.name, sql.columns);
+        match lock(&self.prepared).entry(name) {
+            Entry::Vacant(unused) => {
+                unused.insert(None);
+                return Ok(None);
+            }
+            Entry::Occupied(used) if used.get().is_some() => return Ok(used.get().clone()),
+            Entry::Occupied(_) => {}
         }
         let statement = self.client.prepare_typed(&sql.text, types).await?;
-        lock(&self.prepared).insert((sql.name, sql.columns), statement.clone());
-        Ok(statement)
+        lock(&self.prepared).insert(name, Some(statement.clone()));
+        Ok(Some(statement))
     }
 }
 
@@ -171,13 +179,13 @@ impl Session {
         }
     }
 
-    /// The statement under its name on this connection, prepared on first use.
-    pub(crate) async fn prepare(&self, sql: &Sql, types: &[Type]) -> Result<Statement, tokio_postgres::Error> {
+    /// The statement under its name on this connection, if it is worth one.
+    pub(crate) async fn prepare(&self, sql: &Sql, types: &[Type]) -> Result<Option<Statement>, tokio_postgres::Error> {
         match self.lent() {
             Lent::Own(connection, _) => connection.prepare(sql, types).await,
             Lent::Listening(connection, ..) => connection.prepare(sql, types).await,
             #[cfg(feature = "deadpool")]
-            Lent::Brought(object) => object.prepare_typed_cached(&sql.text, types).await,
+            Lent::Brought(object) => object.prepare_typed_cached(&sql.text, types).await.map(Some),
         }
     }
 }

@@ -170,14 +170,14 @@ pub(crate) enum Ready<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Prepares the statement if it is to be named and this connection has not seen it yet.
+    /// Prepares the statement if it is to be named and this connection has seen it once.
     pub(crate) async fn ready(self, session: &Session, named: bool) -> Result<Ready<'a>, tokio_postgres::Error> {
         if !named {
             return Ok(Ready::Unnamed(self));
         }
         let types: Vec<Type> = self.values.iter().map(|(_, ty)| ty.clone()).collect();
         let statement = session.prepare(self.sql, &types).await?;
-        Ok(Ready::Named(statement, self.values))
+        Ok(statement.map_or(Ready::Unnamed(self), |statement| Ready::Named(statement, self.values)))
     }
 }
 

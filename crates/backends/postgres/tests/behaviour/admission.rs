@@ -219,3 +219,55 @@ async fn a_table_that_changes_fails_nobody() {
         assert!(pin!(task).await.expect("no operation fails") > 0);
     }
 }
+
+/// Comes again with the same id while nobody knows.
+async fn freed(backend: &PostgresBackend, id: &LockId) {
+    while let Err(error) = backend.release(id).await {
+        assert!(error.is_transient(), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_always_fails_and_connections_that_end_harm_no_other_key() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let app = format!("bad_{}", tables.locks);
+    let backend = tables.at(&format!("{url}?application_name={app}")).pool_size(4).connect().await.unwrap();
+    let watcher = sql(&url).await;
+    let fail = format!(
+        "CREATE FUNCTION bad_{locks}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF NEW.key = 'bad' THEN RAISE EXCEPTION 'no'; END IF; RETURN NULL;
+         END $$;
+         CREATE TRIGGER bad AFTER INSERT OR UPDATE ON {locks} FOR EACH ROW EXECUTE FUNCTION bad_{locks}()",
+        locks = tables.locks
+    );
+    watcher.batch_execute(&fail).await.unwrap();
+    let working: Vec<_> = (0..12)
+        .map(|task| {
+            let backend = backend.clone();
+            tokio::spawn(async move {
+                let (name, mut last) = (format!("k{task}"), 0);
+                for _ in 0..40 {
+                    let (id, lease) = try_acquire(&backend, &name, HOUR).await.expect("nobody else wants it");
+                    assert!(lease.fence.get() > last, "{name}: {} after {last}", lease.fence.get());
+                    last = lease.fence.get();
+                    freed(&backend, &id).await;
+                }
+            })
+        })
+        .collect();
+    let mut rounds = 0;
+    while working.iter().any(|task| !task.is_finished()) {
+        let (bad, id) = (key("bad"), LockId::random());
+        assert!(backend.acquire(AcquireRequest::new(&bad, &id, ttl(HOUR))).await.is_err());
+        rounds += 1;
+        if rounds % 20 == 0 && rounds <= 100 {
+            let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+            watcher.query(kill, &[&app]).await.unwrap();
+        }
+    }
+    for task in working {
+        task.await.unwrap();
+    }
+    let left = format!("SELECT count(*) FROM {}", tables.locks);
+    assert_eq!(watcher.query_one(&left, &[]).await.unwrap().get::<_, i64>(0), 0, "a lock was left to nobody");
+}
