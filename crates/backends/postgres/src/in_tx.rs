@@ -4,6 +4,7 @@
 //! commits.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use syncguard_core::{AcquireOutcome, AcquireRequest, LockError, Result};
 
@@ -76,7 +77,8 @@ impl PostgresBackend {
             ));
         }
         let question = [Arc::new(Acquire::new(names, request, inner.settings.fence_floor))];
-        let (sql, values) = (&inner.statements().acquire[0].text, Acquire::values(&question));
+        let statements = &inner.statements[inner.columns.load(Ordering::Acquire)];
+        let (sql, values) = (&statements.acquire[0].text, Acquire::values(&question));
         let deadline = inner.deadline();
         let decided = inner.until_decided(deadline, || async { Acquire::read(&query(sql, &values).await?) }).await?;
         // The caller's own limits come back: the statements set theirs for the rest of the transaction.

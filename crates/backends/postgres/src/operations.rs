@@ -57,11 +57,6 @@ impl Inner {
         Ok(())
     }
 
-    /// The statements for the columns that are there.
-    pub(crate) fn statements(&self) -> &Statements {
-        &self.statements[self.columns.load(Ordering::Acquire)]
-    }
-
     /// Looks which columns are there: the place of the statements for them.
     async fn look_again(&self, session: &mut Session, deadline: Instant) -> Result<usize> {
         session.begin();
