@@ -207,11 +207,9 @@ impl LockRequest {
 
     /// Renews the lease every third of its length for as long as the guard lives.
     ///
-    /// The renewal is a task of the runtime that the lock is acquired on. A `current_thread` runtime stands still while
-    /// its caller computes, in it or between two `block_on` calls; then a thread of the library renews instead, and a
-    /// warning tells of it. A runtime with several threads that are all blocked renews nothing, and the error of the
-    /// loss says so. A lock is kept for as long as its guard lives, also by work that hangs:
-    /// [`max_hold`](Self::max_hold) sets a limit.
+    /// The renewal is a task of the runtime that the lock is acquired on. Where that stands still, because its caller
+    /// computes or all its threads are blocked, a thread of the library renews instead, and a warning tells of it. A lock
+    /// is kept for as long as its guard lives, also by work that hangs: [`max_hold`](Self::max_hold) sets a limit.
     pub fn keep_alive(mut self) -> Self {
         self.keep_alive = true;
         self

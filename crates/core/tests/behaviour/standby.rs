@@ -52,6 +52,26 @@ fn a_lock_is_renewed_while_its_caller_computes_outside_of_the_runtime() {
 }
 
 #[test]
+fn a_lock_is_renewed_while_all_threads_of_its_runtime_are_blocked() {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let locker = real(MemoryBackend::new());
+    let guard = runtime.block_on(locker.lock("k").ttl(6 * SECOND).keep_alive().acquire()).unwrap();
+    let granted = guard.expires_at();
+    let blocked: Vec<_> = (0..2)
+        .map(|_| {
+            let (end, ends) = std::sync::mpsc::channel::<()>();
+            runtime.spawn(async move { ends.recv() });
+            end
+        })
+        .collect();
+
+    compute_until("the renewal", || renewed(&guard, granted));
+
+    drop(blocked);
+    assert!(runtime.block_on(guard.release()).unwrap().is_released());
+}
+
+#[test]
 fn a_lock_is_renewed_while_its_own_renewal_stands_still_in_the_middle() {
     let runtime = runtime();
     let backend = FirstExtendHangs { memory: MemoryBackend::new(), extends: Arc::default() };

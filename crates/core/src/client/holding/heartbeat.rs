@@ -73,7 +73,7 @@ pub(crate) fn start(lock: &LockHandle, plan: Option<KeepAlive>) {
         runtime.spawn(renew(lock.clone(), plan));
         // Schedules have a clock of their own, which no thread outside of them can follow.
         #[cfg(not(all(test, syncguard_shuttle)))]
-        crate::client::holding::renewal_thread::watch(lock, runtime);
+        crate::client::holding::renewal_thread::watch(lock);
     }
 }
 

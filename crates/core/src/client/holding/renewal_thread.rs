@@ -1,19 +1,16 @@
 //! Who renews a lock whose own runtime does not run?
 //!
 //! A runtime of one thread runs only while somebody waits in it. Whoever acquires in `block_on` and works outside of
-//! it, or computes for long inside of it, leaves the renewal's task standing. So one thread of the process stands by:
-//! every renewal promises when it will move next, and one that breaks its promise is made here instead, on a runtime
-//! that is built when it is first needed.
-//!
-//! Runtimes with several threads are not watched. They run by themselves, and if all their threads are stuck, the end
-//! of the lease is what others wait for.
+//! it, or computes for long inside of it, leaves the renewal's task standing; on a runtime of several threads, work that
+//! blocks all of them does. So one thread of the process stands by: every renewal promises when it will move next, and
+//! one that breaks its promise is made here instead, on a runtime that is built when it is first needed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
-use tokio::runtime::{Builder, Handle, RuntimeFlavor};
+use tokio::runtime::{Builder, Handle};
 
 use crate::time::{Clock, SystemClock};
 use crate::{BootTime, LockHandle};
@@ -58,10 +55,10 @@ impl Drop for Ticket {
     }
 }
 
-/// Watches over the renewal of a lock, if its runtime may stand still while its process goes on.
-pub(crate) fn watch(lock: &LockHandle, runtime: &Handle) {
+/// Watches over the renewal of a lock: its runtime may stand still while its process goes on.
+pub(crate) fn watch(lock: &LockHandle) {
     // A clock that a test moves by hand says nothing about the threads of this process.
-    if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread || !lock.0.shared.clock.is_system() {
+    if !lock.0.shared.clock.is_system() {
         return;
     }
     let Some(at) = lock.0.overdue_at() else { return };
