@@ -1,7 +1,7 @@
 //! A lock around a piece of work, in the fewest lines.
 //!
-//! `cargo run -p syncguard --example quickstart`; run it twice and the fence grows. Set `SYNCGUARD_URL` to move the
-//! lock elsewhere.
+//! `cargo run -p syncguard --features sqlite --example quickstart`; run it twice and the fence grows. Set
+//! `SYNCGUARD_URL` to move the lock elsewhere.
 
 use std::time::Duration;
 

@@ -19,8 +19,8 @@
 //! ```
 //!
 //! This crate is what applications add: everything of [`syncguard_core`], the backends behind features, and [`connect`]
-//! to choose one by URL. With default features it needs nothing installed: locks live in an `SQLite` file, and changing
-//! the URL moves them to Redis, `PostgreSQL` or Firestore. Libraries that take or offer locks should depend on
+//! to choose one by URL. No backend is on by default, only `memory:`; `cargo add syncguard --features sqlite` needs nothing
+//! installed, and changing feature and URL moves the locks to Redis, `PostgreSQL` or Firestore. Libraries that take or offer locks should depend on
 //! `syncguard-core` instead, which has no driver in it.
 //!
 //! # Five jobs
@@ -76,7 +76,7 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `sqlite` (default) | the embedded backend: one file, all processes of one machine |
+//! | `sqlite` | the embedded backend: one file, all processes of one machine |
 //! | `redis`, `postgres`, `firestore` | those backends; `firestore` needs Rust 1.91 |
 //! | `blocking` | the same locks for programs without async code |
 //! | `fenced` | guards for what a lock protects: files, and the databases whose backends are on |

@@ -35,7 +35,7 @@ pub async fn connect(url: &str) -> Result<Locker> {
 /// | URL | feature | seen by |
 /// |---|---|---|
 /// | `memory:` | – | this process |
-/// | `sqlite:PATH` | `sqlite` (default) | this machine |
+/// | `sqlite:PATH` | `sqlite` | this machine |
 /// | `redis://` `rediss://` `redis+unix://` `redis+cluster://` `redis+sentinel://` | `redis` | everybody who reaches it |
 /// | `postgres://` | `postgres` | everybody who reaches it |
 /// | `firestore://PROJECT[/DATABASE]` | `firestore` | everybody who reaches it |

@@ -9,6 +9,7 @@ pub(crate) mod dist;
 mod fresh;
 mod image;
 mod manifest;
+mod neighbours;
 mod package;
 mod portable;
 mod release;
@@ -46,6 +47,11 @@ pub(crate) enum Ship {
     },
     /// Build the documentation as docs.rs does
     Docs,
+    /// Build and run beside today's sqlx, sea-orm, diesel and rusqlite
+    Neighbours {
+        /// Only this one
+        name: Option<String>,
+    },
     /// Build the libraries for macOS and Windows, from Linux
     Portable,
     /// Let an old command and this one share locks on every backend
@@ -86,6 +92,7 @@ pub(crate) fn run(task: Ship) -> Result<ExitCode> {
         Ship::Features => checks::features(),
         Ship::Deny { offline } => checks::deny(offline),
         Ship::Docs => checks::docs(),
+        Ship::Neighbours { name } => neighbours::run(name.as_deref()),
         Ship::Portable => portable::run(),
         Ship::Compat { old, cycles } => compat::run(old, cycles),
         Ship::Dist { target, check } => dist::run(target.as_deref(), check),

@@ -70,8 +70,8 @@ impl Pool {
         // Looked at before anything is put beside it: a foreign file is left as it was.
         let unclaimed = connect::open(path)?;
         let mut queue = Queue::open(path)?;
-        let mut db = unclaimed.claim(path, &mut queue)?;
-        let log = Log::of(&mut db).map_err(|error| Fault::while_opening(path, &error))?;
+        let db = unclaimed.claim(path, &mut queue)?;
+        let log = Log::of(&db, path).map_err(|error| Fault::while_opening(path, &error))?;
         let files = Files::seen_at(path);
         if file::Identity::at(path) != Some(before) {
             return Err(crate::error::replaced(path));
