@@ -15,7 +15,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use looking::{ListArgs, Sort, StatusArgs, WaitArgs, WatchArgs};
 pub(crate) use operator::{BenchArgs, BreakArgs, DoctorArgs};
-pub(crate) use taking::{AcquireArgs, ExtendArgs, Format, Handle, ReleaseArgs, RunArgs};
+pub(crate) use taking::{AcquireArgs, ExtendArgs, Format, Handle, ReleaseArgs, RunArgs, SecretUrl};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())

@@ -16,7 +16,7 @@ use tower::{Layer, Service, ServiceExt};
 
 /// Serves a ledger on a free port of this machine, and returns where.
 async fn serve() -> std::io::Result<String> {
-    let service = Router::new().route("/ledger", put(async || "stored")).layer(FenceLayer::new(MemoryMarks::new())); // or marks that outlive the process: FileMarks, PostgresMarks, …
+    let service = Router::new().route("/ledger", put(async || "stored")).layer(FenceLayer::new(MemoryMarks::new())); // or FileMarks, which outlive the process
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/ledger", listener.local_addr()?);
     tokio::spawn(async move { axum::serve(listener, service).await });

@@ -80,6 +80,14 @@ impl FencedFile {
         self.replace(&change(old)).map_err(io_failed)
     }
 
+    /// Refuses older holders from now on, and leaves the contents as they are.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn announce(&self, fence: Fence) -> Result<()> {
+        self.enter(fence).map(drop)
+    }
+
     /// Returns the contents.
     ///
     /// # Errors

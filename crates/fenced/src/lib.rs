@@ -11,7 +11,7 @@
 //! | `postgres`, `sqlx` | tables of a `PostgreSQL` database | transaction of the caller |
 //! | `redis` | keys of a Redis server or Cluster | one script |
 //! | `http` | a service | requests of an older fence end before a newer one begins |
-//! | `object` | an object of S3, GCS, Azure, a folder | conditional put |
+//! | `object` | an object of S3, GCS, Azure | conditional put |
 //!
 //! One rule holds everywhere: a fence that is not below the highest one seen is accepted and remembered; a lower one is
 //! refused with [`StaleFence`]. Remembering and the caller's write are one atomic step. Everything is behind the
@@ -35,7 +35,7 @@ pub mod object;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(any(feature = "postgres", feature = "sqlx"))]
-mod postgres_errors;
+mod postgres_shared;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod run;

@@ -1,28 +1,37 @@
 //! How does an object store refuse a stale writer?
 //!
-//! By its conditional put, through the `object_store` crate. [`FencedObject`] keeps the fence in the object's metadata
-//! and replaces exactly the version it has compared with: S3, GCS, Azure, and the store in memory. [`FencedVersions`]
-//! needs no more than "create if absent" and keeps the fence in the name: a local folder too.
+//! By its conditional put, through the `object_store` crate: a writer replaces exactly the version that it has compared
+//! with. That holds only if no two writes make the same version. On GCS and Azure a version is a number that grows. On
+//! S3, R2 and `MinIO` it is a hash of the contents, which comes back with the same contents; there the fence must be part
+//! of them. So there are two forms, and a store is tried before the first write: one whose conditions cannot tell a
+//! stale writer is refused.
 
-use futures_util::TryStreamExt;
+use std::fmt;
+use std::sync::Arc;
+
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+    Attribute, Attributes, Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, PutResult,
+    UpdateVersion,
 };
-use syncguard_core::{ErrorCode, Fence, LockError};
+use syncguard_core::{ErrorCode, Fence, LockError, LockId};
+use tokio::sync::Mutex;
 
-use crate::{FenceError, Result, StaleFence, compare};
+use crate::{FenceError, Result, compare};
 
 /// The name of the metadata that holds the fence.
 pub const METADATA: &str = "syncguard-fence";
+/// The name of the metadata that tells one write from another.
+const WRITE: &str = "syncguard-write";
 
 /// How often a writer starts again because another one was faster. Each time somebody has made progress.
 const ATTEMPTS: u32 = 1_000;
 
 /// One object that accepts new contents from a current holder, and refuses a stale one.
 ///
-/// Readers need nothing of this. Writers that put without it are not held back, and leave an object without a fence,
-/// which everybody may replace.
+/// Writers that put without it are not held back, and leave an object without a fence, which everybody may replace.
+/// Keep the value (its clones are one) while you hold the lock: its first write tries the store, with five small
+/// requests beside the object, and its writers take turns.
 ///
 /// ```
 /// use object_store::{memory::InMemory, path::Path};
@@ -38,40 +47,66 @@ const ATTEMPTS: u32 = 1_000;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
 pub struct FencedObject<'s, S: ?Sized> {
     store: &'s S,
     path: Path,
+    form: Form,
+    /// Whether the store was found to keep its conditions. Writers hold it while they write: a write whose answer was
+    /// lost is recognized only while no other one of the same holder follows it.
+    proven: Arc<Mutex<bool>>,
 }
 
-/// What is there: its fence, its version, its contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// The fence is metadata; the contents are the caller's.
+    Plain,
+    /// The fence is the first line of the contents.
+    Enveloped,
+}
+
+/// What is there.
 struct Present {
     fence: Option<Fence>,
+    /// Which write it is from.
+    write: Option<String>,
     version: UpdateVersion,
+    /// Without the envelope.
     contents: Vec<u8>,
 }
 
 impl<'s, S: ObjectStore + ?Sized> FencedObject<'s, S> {
-    /// Names an object. It need not exist.
+    /// Names an object whose contents are exactly what is put: on GCS and Azure. It need not exist.
+    ///
+    /// S3 and its relatives are refused at the first write: use [`enveloped`](Self::enveloped) there.
     pub fn new(store: &'s S, path: Path) -> Self {
-        Self { store, path }
+        Self { store, path, form: Form::Plain, proven: Arc::default() }
+    }
+
+    /// Names an object whose first line is the fence: on S3, R2, `MinIO` and every other store with conditional puts.
+    ///
+    /// The line is `syncguard-fence 000000000000042 WRITE`, where `WRITE` is a random word; the contents follow.
+    /// [`get`](Self::get) leaves it out, and elsewhere `tail -n +2` does.
+    pub fn enveloped(store: &'s S, path: Path) -> Self {
+        Self { form: Form::Enveloped, ..Self::new(store, path) }
     }
 
     /// Replaces the contents.
     ///
     /// # Errors
     /// [`Stale`](FenceError::Stale) when a higher fence has written; [`Failed`](FenceError::Failed) with what the store
-    /// reports, also for one without conditional puts (use [`FencedVersions`] there).
+    /// reports, also for one whose conditions cannot refuse a stale writer.
     ///
     /// # Cancel safety
     /// A dropped call has replaced the contents or not.
-    pub async fn put(&self, fence: Fence, contents: impl Into<PutPayload>) -> Result<()> {
-        let contents = contents.into();
-        self.replace(fence, |_| contents.clone()).await
+    pub async fn put(&self, fence: Fence, contents: impl AsRef<[u8]>) -> Result<()> {
+        self.replace(fence, |_| contents.as_ref().to_vec()).await
     }
 
     /// Replaces the contents by what a function makes of the old ones (`None` when there is no object yet). It is
     /// called again when another writer came in between.
+    ///
+    /// The change is made once, also when the answer of the store is lost on its way: a write recognizes itself. Only
+    /// where two processes write under one fence at the same time can such a change be made twice.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -79,26 +114,79 @@ impl<'s, S: ObjectStore + ?Sized> FencedObject<'s, S> {
     /// # Cancel safety
     /// As [`put`](Self::put).
     pub async fn update(&self, fence: Fence, change: impl Fn(Option<&[u8]>) -> Vec<u8>) -> Result<()> {
-        self.replace(fence, |old| PutPayload::from(change(old))).await
+        self.replace(fence, change).await
     }
 
-    async fn replace(&self, fence: Fence, change: impl Fn(Option<&[u8]>) -> PutPayload) -> Result<()> {
+    /// Refuses older holders from now on, and leaves the contents as they are. Where there is no object yet, an empty
+    /// one is made.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    ///
+    /// # Cancel safety
+    /// As [`put`](Self::put).
+    pub async fn announce(&self, fence: Fence) -> Result<()> {
+        self.replace(fence, |old| old.unwrap_or_default().to_vec()).await
+    }
+
+    /// Returns the contents, without the envelope if there is one; `None` when there is no object.
+    ///
+    /// # Errors
+    /// [`Failed`](FenceError::Failed) with what the store reports.
+    pub async fn get(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.look().await?.map(|present| present.contents))
+    }
+
+    /// Returns the highest fence that was accepted, for diagnostics.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn highest(&self) -> Result<Option<Fence>> {
+        Ok(self.look().await?.and_then(|present| present.fence))
+    }
+
+    async fn replace(&self, fence: Fence, change: impl Fn(Option<&[u8]>) -> Vec<u8>) -> Result<()> {
+        let mut proven = self.proven.lock().await;
+        if !*proven {
+            self.prove_the_store().await?;
+            *proven = true;
+        }
+        let write = LockId::random().as_str().to_owned();
         for _ in 0..ATTEMPTS {
             let present = self.look().await?;
+            if present.as_ref().is_some_and(|present| present.write.as_ref() == Some(&write)) {
+                // The put took effect and its answer was lost; object_store sent it again, and met itself.
+                return Ok(());
+            }
             let _ = compare(fence, present.as_ref().and_then(|present| present.fence))?;
             let contents = change(present.as_ref().map(|present| present.contents.as_slice()));
             let mode = present.map_or(PutMode::Create, |present| PutMode::Update(present.version));
-            let mut attributes = Attributes::new();
-            attributes.insert(Attribute::Metadata(METADATA.into()), fence.to_string().into());
-            let options = PutOptions { mode, attributes, ..PutOptions::default() };
-            match self.store.put_opts(&self.path, contents, options).await {
+            match self.put_once(fence, &write, contents, mode).await {
                 Ok(_) => return Ok(()),
-                // Somebody was faster: look again.
-                Err(Error::Precondition { .. } | Error::AlreadyExists { .. } | Error::NotFound { .. }) => {}
+                Err(error) if is_refusal(&error) => {}
                 Err(error) => return Err(failed(&error)),
             }
         }
-        Err(too_many())
+        let message = "other writers were faster a thousand times";
+        Err(LockError::new(ErrorCode::ServiceUnavailable, message).into())
+    }
+
+    async fn put_once(
+        &self,
+        fence: Fence,
+        write: &str,
+        contents: Vec<u8>,
+        mode: PutMode,
+    ) -> object_store::Result<PutResult> {
+        let mut attributes = Attributes::new();
+        attributes.insert(Attribute::Metadata(METADATA.into()), fence.to_string().into());
+        attributes.insert(Attribute::Metadata(WRITE.into()), write.to_owned().into());
+        let contents = match self.form {
+            Form::Plain => contents,
+            Form::Enveloped => [format!("{METADATA} {fence} {write}\n").into_bytes(), contents].concat(),
+        };
+        let options = PutOptions { mode, attributes, ..PutOptions::default() };
+        self.store.put_opts(&self.path, contents.into(), options).await
     }
 
     async fn look(&self) -> Result<Option<Present>> {
@@ -107,123 +195,100 @@ impl<'s, S: ObjectStore + ?Sized> FencedObject<'s, S> {
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(failed(&error)),
         };
-        let fence = match found.attributes.get(&Attribute::Metadata(METADATA.into())) {
-            Some(text) => Some(text.parse().map_err(|_| FenceError::damaged("the object's metadata holds no fence"))?),
-            None => None,
+        let metadata = |name: &'static str| {
+            found.attributes.get(&Attribute::Metadata(name.into())).map(|value| value.as_ref().to_owned())
         };
+        let (fence, write) = (metadata(METADATA), metadata(WRITE));
         let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-        let contents = found.bytes().await.map_err(|error| failed(&error))?.to_vec();
-        Ok(Some(Present { fence, version, contents }))
-    }
-}
-
-/// A folder of versions of which the one with the highest fence counts.
-///
-/// Each write creates an object of its own, `FOLDER/FENCE-NUMBER`, and never replaces one. A stale writer that slips in
-/// while a newer one writes creates a version that nobody reads, as if it had come before. Old versions are yours to
-/// delete, the latest excepted.
-///
-/// There is no `update` here: a version that is made from an older one could leave out what was written in between.
-#[derive(Clone, Debug)]
-pub struct FencedVersions<'s, S: ?Sized> {
-    store: &'s S,
-    folder: Path,
-}
-
-/// A version's name, in the order in which versions count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Version {
-    fence: Fence,
-    number: u32,
-}
-
-impl Version {
-    fn parse(name: &str) -> Option<Self> {
-        let (fence, number) = name.split_once('-')?;
-        Some(Self { fence: fence.parse().ok()?, number: number.parse().ok()? })
-    }
-
-    fn name(self) -> String {
-        format!("{}-{:09}", self.fence, self.number)
-    }
-}
-
-impl<'s, S: ObjectStore + ?Sized> FencedVersions<'s, S> {
-    /// Names a folder. It need not exist.
-    pub fn new(store: &'s S, folder: Path) -> Self {
-        Self { store, folder }
-    }
-
-    /// Writes a new version.
-    ///
-    /// # Errors
-    /// [`Stale`](FenceError::Stale) when there is a version with a higher fence, [`Failed`](FenceError::Failed) with
-    /// what the store reports.
-    ///
-    /// # Cancel safety
-    /// A dropped call has written its version or not.
-    pub async fn put(&self, fence: Fence, contents: impl Into<PutPayload>) -> Result<()> {
-        let contents = contents.into();
-        for _ in 0..ATTEMPTS {
-            let latest = self.latest().await?;
-            let _ = compare(fence, latest.map(|latest| latest.fence))?;
-            let number = latest.filter(|latest| latest.fence == fence).map_or(0, |latest| latest.number + 1);
-            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-            let path = self.path(Version { fence, number });
-            match self.store.put_opts(&path, contents.clone(), options).await {
-                Ok(_) => return self.confirm(fence).await,
-                Err(Error::AlreadyExists { .. }) => {}
-                Err(error) => return Err(failed(&error)),
+        let mut contents = found.bytes().await.map_err(|error| failed(&error))?.to_vec();
+        // In whatever form this one writes: an object may have come from the other one.
+        let envelope = envelope(&contents).map(|(fence, write, length)| (fence.to_owned(), write.to_owned(), length));
+        let (fence, write) = match envelope {
+            Some((fence, write, length)) => {
+                contents.drain(..length);
+                (Some(fence), Some(write))
             }
+            None => (fence, write),
+        };
+        let fence = fence.map(|text| text.parse()).transpose();
+        let fence = fence.map_err(|_| FenceError::damaged("the fence of the object cannot be read"))?;
+        Ok(Some(Present { fence, write, version, contents }))
+    }
+
+    /// Refuses a store that does not keep its conditions, or whose versions are not as this form needs them.
+    async fn prove_the_store(&self) -> Result<()> {
+        // A name of its own: what another process does there at the same time would look like a refusal.
+        let path = format!("{}.fence-probe-{}", self.path, LockId::random().as_str());
+        let path = Path::parse(path).map_err(|error| failed(&error.into()))?;
+        let outcome = self.probe(&path).await;
+        // Left behind if this fails, and in nobody's way.
+        let _ = self.store.delete(&path).await;
+        if outcome.map_err(|error| failed(&error))? {
+            return Ok(());
         }
-        Err(too_many())
+        let (message, hint) = match self.form {
+            Form::Plain => (
+                "two writes of the same contents are one version to this object store, so a stale writer would pass",
+                "use FencedObject::enveloped, which makes the fence a part of the contents",
+            ),
+            Form::Enveloped => ("this object store does not keep the conditions of a put", "use another store"),
+        };
+        Err(LockError::invalid(message).with_hint(hint).into())
     }
 
-    /// Returns the contents of the version that counts.
-    ///
-    /// # Errors
-    /// [`Failed`](FenceError::Failed) with what the store reports.
-    pub async fn get(&self) -> Result<Option<Vec<u8>>> {
-        match self.latest().await? {
-            Some(latest) => self.read(latest).await.map(Some),
-            None => Ok(None),
+    /// Whether the conditions hold: nothing is created twice, and an outdated version cannot be replaced.
+    async fn probe(&self, path: &Path) -> object_store::Result<bool> {
+        let put = async |contents: &'static str, mode| {
+            self.store.put_opts(path, PutPayload::from(contents), PutOptions::from(mode)).await
+        };
+        let first = put("1", PutMode::Create).await?;
+        match put("1", PutMode::Create).await {
+            Ok(_) => return Ok(false),
+            Err(error) if is_refusal(&error) => {}
+            Err(error) => return Err(error),
         }
-    }
-
-    // A newer version may have appeared while this one was written. Then nobody will read this one, and its writer
-    // should know.
-    async fn confirm(&self, fence: Fence) -> Result<()> {
-        match self.latest().await? {
-            Some(latest) if latest.fence > fence => Err(StaleFence { offered: fence, seen: latest.fence }.into()),
-            _ => Ok(()),
+        let again = if self.form == Form::Plain { "1" } else { "2" };
+        put(again, PutMode::Overwrite).await?;
+        match put("3", PutMode::Update(first.into())).await {
+            Ok(_) => Ok(false),
+            Err(error) if is_refusal(&error) => Ok(true),
+            Err(error) => Err(error),
         }
-    }
-
-    async fn latest(&self) -> Result<Option<Version>> {
-        let found: Vec<_> = self.store.list(Some(&self.folder)).try_collect().await.map_err(|error| failed(&error))?;
-        Ok(found.iter().filter_map(|object| Version::parse(object.location.filename()?)).max())
-    }
-
-    async fn read(&self, version: Version) -> Result<Vec<u8>> {
-        let found = self.store.get(&self.path(version)).await.map_err(|error| failed(&error))?;
-        Ok(found.bytes().await.map_err(|error| failed(&error))?.to_vec())
-    }
-
-    fn path(&self, version: Version) -> Path {
-        self.folder.clone().join(version.name())
     }
 }
 
-fn too_many() -> FenceError {
-    let message = "other writers were faster a thousand times";
-    FenceError::Failed(LockError::new(ErrorCode::ServiceUnavailable, message))
+impl<S: ?Sized> Clone for FencedObject<'_, S> {
+    fn clone(&self) -> Self {
+        Self { store: self.store, path: self.path.clone(), form: self.form, proven: self.proven.clone() }
+    }
+}
+
+// The path may be a secret.
+impl<S: ?Sized> fmt::Debug for FencedObject<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FencedObject").field("form", &self.form).finish_non_exhaustive()
+    }
+}
+
+/// The fence, the write, and the length of the first line, if it is an envelope.
+fn envelope(contents: &[u8]) -> Option<(&str, &str, usize)> {
+    let rest = contents.strip_prefix(METADATA.as_bytes())?.strip_prefix(b" ")?;
+    let length = rest.iter().position(|byte| *byte == b'\n')?;
+    let (fence, write) = std::str::from_utf8(&rest[..length]).ok()?.split_once(' ')?;
+    Some((fence, write, METADATA.len() + 1 + length + 1))
+}
+
+/// Whether the condition of a put did not hold.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Precondition { .. } | Error::AlreadyExists { .. } | Error::NotFound { .. })
 }
 
 // The store's own texts name the object, and its path may be a secret: only the kind of error is kept.
 fn failed(error: &Error) -> FenceError {
     let (code, message) = match error {
         Error::NotImplemented { .. } | Error::NotSupported { .. } => {
-            (ErrorCode::InvalidArgument, "this object store has no conditional put with metadata")
+            let failure = LockError::invalid("this object store has no conditional put");
+            return failure.with_hint("for a folder of this machine use FencedFile").into();
         }
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             (ErrorCode::AuthFailed, "the object store refused the credentials")
@@ -233,7 +298,5 @@ fn failed(error: &Error) -> FenceError {
         }
         _ => (ErrorCode::ServiceUnavailable, "the object store did not carry out the fenced put"),
     };
-    let failure = LockError::new(code, message);
-    let hint = "use FencedVersions, which needs no more than create if absent";
-    FenceError::Failed(if code == ErrorCode::InvalidArgument { failure.with_hint(hint) } else { failure })
+    LockError::new(code, message).into()
 }

@@ -4,17 +4,15 @@
 //! is a function in the database (`sql/postgres.sql`), so that this module, `sqlx`, `psql` and the trigger cannot
 //! disagree. A refusal is an SQL error: it aborts the transaction, and not even a caller who ignores it can commit.
 
-use std::sync::Arc;
-
 use futures_util::future::join;
 use syncguard_core::{Fence, Key};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Transaction};
+use tokio_postgres::{Client, Error, GenericClient, Row, Transaction};
 
-use crate::postgres_errors::{STALE, by_code, refusal};
-use crate::{FenceError, HighWater, Result};
+use crate::postgres_shared::{BEGIN, CHECK, HIGHEST, PROTECT, TAKE_OVER, fence_of, refusal_or};
+use crate::{FenceError, Result};
 
-pub use crate::postgres_errors::MIGRATION;
+pub use crate::postgres_shared::{EndedSession, MIGRATION, PostgresOptions};
 
 /// Creates the table and the functions. Safe to run again, also by many at once.
 ///
@@ -47,7 +45,7 @@ pub async fn install(client: &Client) -> Result<()> {
 /// Dropping the future rolls back.
 pub async fn begin<'c>(client: &'c mut Client, key: &Key, fence: Fence) -> Result<Transaction<'c>> {
     let tx = client.transaction().await.map_err(|error| failed(error, None))?;
-    call(&tx, "SELECT syncguard_begin($1, $2)", key, fence).await?;
+    call(&tx, BEGIN, key, fence).await?;
     Ok(tx)
 }
 
@@ -60,7 +58,7 @@ pub async fn begin<'c>(client: &'c mut Client, key: &Key, fence: Fence) -> Resul
 /// Dropping the future leaves the transaction usable; whether the fence was accepted is not known, and asking again is
 /// harmless.
 pub async fn check(tx: &Transaction<'_>, key: &Key, fence: Fence) -> Result<()> {
-    call(tx, "SELECT syncguard_check($1, $2)", key, fence).await
+    call(tx, CHECK, key, fence).await.map(drop)
 }
 
 /// Accepts a fence and runs the caller's first statement in one round trip.
@@ -88,80 +86,85 @@ pub async fn check_with<T>(tx: &Transaction<'_>, key: &Key, fence: Fence, first:
     checked.map(|()| value)
 }
 
-async fn call(tx: &Transaction<'_>, sql: &str, key: &Key, fence: Fence) -> Result<()> {
-    let (name, number) = (key.as_str(), fence.get().cast_signed());
-    let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&name, Type::TEXT), (&number, Type::INT8)];
-    tx.query_typed(sql, &arguments).await.map(drop).map_err(|error| failed(error, Some(fence)))
+/// Refuses older holders from now on. Call it before you read what you decide by.
+///
+/// Waits for older holders whose transactions are open, as [`begin`] does; [`take_over`] does not.
+///
+/// # Errors
+/// As [`begin`].
+///
+/// # Cancel safety
+/// A dropped call may still take effect; announcing again is harmless.
+pub async fn announce(client: &Client, key: &Key, fence: Fence) -> Result<()> {
+    call(client, CHECK, key, fence).await.map(drop)
 }
 
-/// Protects a table by a trigger: a write needs a transaction of [`begin`], or `SET LOCAL syncguard.fence`.
+/// Announces the fence, and ends the sessions that are in its way: those with a transaction under a lower fence of this
+/// key. Returns them.
+///
+/// A holder that was stopped in the middle of its transaction would otherwise hold its successor up for as long as
+/// PostgreSQL believes in its connection. Call it once, right after you got the lock; transactions of your own and of
+/// everybody else are left alone.
+///
+/// # Errors
+/// As [`begin`]; also [`Failed`](FenceError::Failed) with `AuthFailed` and the names of the sessions when this role may
+/// not end them (it is neither theirs nor a member of `pg_signal_backend`), and with `NetworkTimeout` when the mark is in
+/// use for five seconds.
+///
+/// # Cancel safety
+/// A dropped call may still take effect; taking over again is harmless.
+pub async fn take_over(client: &Client, key: &Key, fence: Fence) -> Result<Vec<EndedSession>> {
+    let rows = call(client, TAKE_OVER, key, fence).await?;
+    rows.iter().map(|row| EndedSession::of(ended(row).map_err(|error| failed(error, None))?)).collect()
+}
+
+fn ended(row: &Row) -> Result<crate::postgres_shared::EndedRow, Error> {
+    Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
+}
+
+/// Returns the highest fence that was accepted, for diagnostics.
+///
+/// # Errors
+/// [`Failed`](FenceError::Failed) with what PostgreSQL reports.
+pub async fn highest(client: &Client, key: &Key) -> Result<Option<Fence>> {
+    let found = client.query_typed(HIGHEST, &[(&key.as_str(), Type::TEXT)]).await;
+    let stored = found.and_then(|rows| rows.first().map(|row| row.try_get(0)).transpose());
+    stored.map_err(|error| failed(error, None))?.map(fence_of).transpose()
+}
+
+async fn call(client: &impl GenericClient, sql: &str, key: &Key, fence: Fence) -> Result<Vec<Row>> {
+    let (name, number) = (key.as_str(), fence.get().cast_signed());
+    let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&name, Type::TEXT), (&number, Type::INT8)];
+    client.query_typed(sql, &arguments).await.map_err(|error| failed(error, Some(fence)))
+}
+
+/// Protects a table by triggers: a write needs a transaction of [`begin`], `SET LOCAL syncguard.fence`, or a session with
+/// [`PostgresOptions`]. Partitions and inheriting tables are protected as well, and partitions that are made later.
 ///
 /// The owner of the table and superusers can switch triggers off; nobody else gets past it.
 ///
 /// # Errors
 /// [`Failed`](FenceError::Failed) with what PostgreSQL reports.
 pub async fn protect(client: &Client, table: &str, key: &Key) -> Result<()> {
-    let table = table.split('.').map(|part| format!("\"{}\"", part.replace('"', "\"\""))).collect::<Vec<_>>().join(".");
-    let name = key.as_str().replace('\'', "''");
-    let sql = format!(
-        "CREATE OR REPLACE TRIGGER syncguard_fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table} \
-         FOR EACH STATEMENT EXECUTE FUNCTION syncguard_require_fence('{name}')"
-    );
-    client.batch_execute(&sql).await.map_err(|error| failed(error, None))
+    let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&quoted(table), Type::TEXT), (&key.as_str(), Type::TEXT)];
+    client.query_typed(PROTECT, &arguments).await.map(drop).map_err(|error| failed(error, None))
 }
 
-/// Marks in a PostgreSQL table, for resources that are not in the database themselves.
-#[derive(Clone)]
-pub struct PostgresMarks(Arc<Client>);
-
-impl std::fmt::Debug for PostgresMarks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresMarks").finish_non_exhaustive()
-    }
+/// Returns what [`install`] and [`protect`] run, for a migration of your own.
+pub fn protect_sql(table: &str, key: &Key) -> String {
+    let [table, key] = [quoted(table), key.as_str().to_owned()].map(|text| text.replace('\'', "''"));
+    format!("{MIGRATION}\nSELECT syncguard_protect('{table}'::regclass, '{key}');\n")
 }
 
-impl PostgresMarks {
-    /// Keeps marks through this connection, and creates what they need.
-    ///
-    /// # Errors
-    /// [`Failed`](FenceError::Failed) with what PostgreSQL reports.
-    pub async fn new(client: Client) -> Result<Self> {
-        install(&client).await?;
-        Ok(Self(Arc::new(client)))
-    }
-}
-
-impl HighWater for PostgresMarks {
-    async fn advance(&self, key: &Key, fence: Fence) -> Result<()> {
-        let (name, number) = (key.as_str(), fence.get().cast_signed());
-        let arguments: [(&(dyn ToSql + Sync), Type); 2] = [(&name, Type::TEXT), (&number, Type::INT8)];
-        let called = self.0.query_typed("SELECT syncguard_check($1, $2)", &arguments).await;
-        called.map(drop).map_err(|error| failed(error, Some(fence)))
-    }
-
-    async fn highest(&self, key: &Key) -> Result<Option<Fence>> {
-        let name = key.as_str();
-        let found =
-            self.0.query_typed("SELECT fence FROM syncguard_marks WHERE key = $1", &[(&name, Type::TEXT)]).await;
-        let rows = found.map_err(|error| failed(error, None))?;
-        let stored =
-            rows.first().map(|row| row.try_get::<_, i64>(0)).transpose().map_err(|error| failed(error, None))?;
-        stored.map(fence_of).transpose()
-    }
-}
-
-fn fence_of(stored: i64) -> Result<Fence> {
-    let number = u64::try_from(stored).unwrap_or(0);
-    Fence::new(number).map_err(|_| FenceError::damaged("the table of marks holds a number that is no fence"))
+/// `table` or `schema.table`, each part exactly as it is.
+fn quoted(table: &str) -> String {
+    table.split('.').map(|part| format!("\"{}\"", part.replace('"', "\"\""))).collect::<Vec<_>>().join(".")
 }
 
 pub(crate) fn failed(error: Error, offered: Option<Fence>) -> FenceError {
     let Some(server) = error.as_db_error() else {
         return FenceError::unavailable("postgres did not answer the check of the fence", error);
     };
-    if let (STALE, Some(offered)) = (server.code().code(), offered) {
-        return refusal(offered, server.detail());
-    }
-    let code = server.code().code().to_owned();
-    by_code(&code, error)
+    let (code, detail) = (server.code().code().to_owned(), server.detail().map(str::to_owned));
+    refusal_or(&code, detail.as_deref(), offered, error)
 }

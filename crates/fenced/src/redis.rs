@@ -6,9 +6,9 @@
 
 use redis::aio::ConnectionLike;
 use redis::{RedisError, Script, ToRedisArgs, Value};
-use syncguard_core::{ErrorCode, Fence, Key, LockError};
+use syncguard_core::{ErrorCode, Fence, LockError};
 
-use crate::{FenceError, HighWater, Result, StaleFence};
+use crate::{FenceError, Result, StaleFence};
 
 const GUARD: &str = include_str!("../lua/guard.lua");
 
@@ -131,14 +131,16 @@ impl FencedCall<'_> {
 /// would choose.
 ///
 /// For recipes in other languages; it is `syncguard:mark:{KEY}`, or `syncguard:mark:KEY` when the key has a hash tag of
-/// its own.
+/// its own. A key that is nothing but a hash tag, `{ledger}`, has `syncguard:mark-of:{ledger}`: the other name is that of
+/// `ledger`.
 ///
 /// # Errors
 /// [`Failed`](FenceError::Failed) for an empty key and for one that holds `}` without being tagged: no name shares its
 /// slot.
 pub fn mark_key(key: &str) -> Result<String> {
     if is_tagged(key) {
-        return Ok(format!("syncguard:mark:{key}"));
+        let name = if key.starts_with('{') && key.find('}') == Some(key.len() - 1) { "mark-of" } else { "mark" };
+        return Ok(format!("syncguard:{name}:{key}"));
     }
     if key.is_empty() || key.contains('}') {
         return Err(LockError::invalid("no mark can share the slot of this redis key")
@@ -179,46 +181,17 @@ fn fence_of(value: &Value) -> Option<Fence> {
     Fence::new(text.parse().ok()?).ok()
 }
 
-/// Marks in Redis, for resources that are not in it themselves. Not safe with a Redis that may evict or forget keys.
-#[derive(Clone)]
-pub struct RedisMarks<C> {
-    connection: C,
-    prefix: String,
-}
-
-impl<C> std::fmt::Debug for RedisMarks<C> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisMarks").finish_non_exhaustive()
-    }
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> RedisMarks<C> {
-    /// Keeps marks through clones of this connection, under names that begin with the prefix.
-    pub fn new(connection: C, prefix: impl Into<String>) -> Self {
-        Self { connection, prefix: prefix.into() }
-    }
-
-    // Of any key the hash is a name that can be tagged.
-    fn name(&self, key: &Key) -> String {
-        format!("{}:{}", self.prefix.replace(['{', '}'], ""), key.hash())
-    }
-}
-
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> HighWater for RedisMarks<C> {
-    async fn advance(&self, key: &Key, fence: Fence) -> Result<()> {
-        static NOTHING: std::sync::OnceLock<FencedScript> = std::sync::OnceLock::new();
-        let script = NOTHING.get_or_init(|| FencedScript::new(""));
-        script.key(&self.name(key)).run(&mut self.connection.clone(), fence).await.map(drop)
-    }
-
-    async fn highest(&self, key: &Key) -> Result<Option<Fence>> {
-        let mark = mark_key(&self.name(key))?;
-        let stored = redis::cmd("GET").arg(mark).query_async(&mut self.connection.clone()).await.map_err(failed)?;
-        match stored {
-            Value::Nil => Ok(None),
-            value => fence_of(&value).map(Some).ok_or_else(|| FenceError::damaged("the mark in redis is no fence")),
-        }
-    }
+/// Refuses older holders from now on. Call it before you read what you decide by.
+///
+/// # Errors
+/// As [`fenced_set`].
+///
+/// # Cancel safety
+/// A dropped call may still take effect; announcing again is harmless.
+pub async fn announce(connection: &mut impl ConnectionLike, key: &str, fence: Fence) -> Result<()> {
+    static NOTHING: std::sync::OnceLock<FencedScript> = std::sync::OnceLock::new();
+    let script = NOTHING.get_or_init(|| FencedScript::new(""));
+    script.key(key).run(connection, fence).await.map(drop)
 }
 
 fn failed(error: RedisError) -> FenceError {
@@ -243,6 +216,9 @@ mod tests {
             ("{a}:b", "syncguard:mark:{a}:b"),
             ("x{a}{b}", "syncguard:mark:x{a}{b}"),
             ("a{b", "syncguard:mark:{a{b}"),
+            ("{ledger}", "syncguard:mark-of:{ledger}"),
+            ("{ledger}}", "syncguard:mark:{ledger}}"),
+            ("{a{b}", "syncguard:mark-of:{a{b}"),
         ] {
             assert_eq!(mark_key(key).unwrap(), mark);
         }

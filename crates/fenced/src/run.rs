@@ -24,7 +24,8 @@ pub trait Gate: Send {
     /// Where it blocks, the value itself.
     type Running<'t, T>;
 
-    /// Starts after the fence was accepted, does the work and makes what was done permanent.
+    /// Announces the fence, so that older holders are refused before anything is read; then does the work under it, and
+    /// makes what was done permanent.
     ///
     /// # Errors
     /// The work's own error; [`Stale`](FenceError::Stale) for a lower fence; [`Failed`](FenceError::Failed) when it
@@ -39,8 +40,8 @@ pub trait Gate: Send {
 
 /// Adds [`run_fenced`](Self::run_fenced) to a lock request.
 pub trait RunFenced {
-    /// Waits for the lock, runs the work in a transaction that has accepted its fence, commits if the work returns
-    /// `Ok`, and releases.
+    /// Waits for the lock, announces its fence, runs the work in a transaction that has accepted it, commits if the work
+    /// returns `Ok`, and releases.
     ///
     /// The work is `|tx| Box::pin(async move { … })` for a gate that is awaited (tokio-postgres, sqlx), and `|tx| …` for
     /// one that blocks (rusqlite).
@@ -88,6 +89,7 @@ impl Gate for rusqlite::Connection {
         work: impl for<'t> FnOnce(&'t mut Self::Inside<'g>) -> Result<T, E> + Send + 'g,
     ) -> BoxFuture<'g, Result<T, E>> {
         Box::pin(async move {
+            crate::sqlite::announce(self, &key, fence)?;
             let mut inside = crate::sqlite::begin(self, &key, fence)?;
             let value = work(&mut inside)?;
             inside.commit().map_err(crate::sqlite::failed)?;
@@ -108,6 +110,7 @@ impl Gate for tokio_postgres::Client {
         work: impl for<'t> FnOnce(&'t mut Self::Inside<'g>) -> BoxFuture<'t, Result<T, E>> + Send + 'g,
     ) -> BoxFuture<'g, Result<T, E>> {
         Box::pin(async move {
+            crate::postgres::announce(self, &key, fence).await?;
             let mut inside = crate::postgres::begin(self, &key, fence).await?;
             let value = work(&mut inside).await?;
             inside.commit().await.map_err(|error| crate::postgres::failed(error, None))?;
@@ -129,6 +132,7 @@ impl Gate for sqlx::PgPool {
         work: impl for<'t> FnOnce(&'t mut Self::Inside<'g>) -> BoxFuture<'t, Result<T, E>> + Send + 'g,
     ) -> BoxFuture<'g, Result<T, E>> {
         Box::pin(async move {
+            crate::sqlx::announce(self, &key, fence).await?;
             let mut inside = crate::sqlx::begin(self, &key, fence).await?;
             let value = work(&mut inside).await?;
             inside.commit().await.map_err(|error| crate::sqlx::failed(error, None))?;

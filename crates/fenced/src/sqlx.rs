@@ -7,8 +7,8 @@ use sqlx::postgres::{PgDatabaseError, Postgres};
 use sqlx::{Error, PgPool, Transaction};
 use syncguard_core::{Fence, Key};
 
-pub use crate::postgres_errors::MIGRATION;
-use crate::postgres_errors::{STALE, by_code, refusal};
+use crate::postgres_shared::{BEGIN, CHECK, EndedRow, TAKE_OVER, refusal_or};
+pub use crate::postgres_shared::{EndedSession, MIGRATION, PostgresOptions};
 use crate::{FenceError, Result};
 
 /// Creates the table and the functions. Safe to run again.
@@ -34,7 +34,7 @@ pub async fn install(pool: &PgPool) -> Result<()> {
 /// Dropping the future rolls back.
 pub async fn begin(pool: &PgPool, key: &Key, fence: Fence) -> Result<Transaction<'static, Postgres>> {
     let mut tx = pool.begin().await.map_err(|error| failed(error, None))?;
-    call(&mut tx, "SELECT syncguard_begin($1, $2)", key, fence).await?;
+    call(&mut tx, BEGIN, key, fence).await?;
     Ok(tx)
 }
 
@@ -46,7 +46,36 @@ pub async fn begin(pool: &PgPool, key: &Key, fence: Fence) -> Result<Transaction
 /// # Cancel safety
 /// Whether the fence was accepted is not known after a drop; asking again is harmless.
 pub async fn check(tx: &mut Transaction<'_, Postgres>, key: &Key, fence: Fence) -> Result<()> {
-    call(tx, "SELECT syncguard_check($1, $2)", key, fence).await
+    call(tx, CHECK, key, fence).await
+}
+
+/// Refuses older holders from now on. Call it before you read what you decide by.
+///
+/// Waits for older holders whose transactions are open, as [`begin`] does; [`take_over`] does not.
+///
+/// # Errors
+/// As [`begin`].
+///
+/// # Cancel safety
+/// A dropped call may still take effect; announcing again is harmless.
+pub async fn announce(pool: &PgPool, key: &Key, fence: Fence) -> Result<()> {
+    let query = sqlx::query(CHECK).bind(key.as_str()).bind(fence.get().cast_signed());
+    query.execute(pool).await.map(drop).map_err(|error| failed(error, Some(fence)))
+}
+
+/// Announces the fence, and ends the sessions that are in its way: those with a transaction under a lower fence of this
+/// key. Returns them. The module `postgres` says more.
+///
+/// # Errors
+/// As [`begin`]; also [`Failed`](FenceError::Failed) with the names of the sessions when this role may not end them, and
+/// when the mark is in use for five seconds.
+///
+/// # Cancel safety
+/// A dropped call may still take effect; taking over again is harmless.
+pub async fn take_over(pool: &PgPool, key: &Key, fence: Fence) -> Result<Vec<EndedSession>> {
+    let query = sqlx::query_as::<_, EndedRow>(TAKE_OVER).bind(key.as_str()).bind(fence.get().cast_signed());
+    let rows = query.fetch_all(pool).await.map_err(|error| failed(error, Some(fence)))?;
+    rows.into_iter().map(EndedSession::of).collect()
 }
 
 async fn call(tx: &mut Transaction<'_, Postgres>, sql: &'static str, key: &Key, fence: Fence) -> Result<()> {
@@ -59,9 +88,6 @@ pub(crate) fn failed(error: Error, offered: Option<Fence>) -> FenceError {
     let Some(server) = server else {
         return FenceError::unavailable("postgres did not answer the check of the fence", error);
     };
-    if let (STALE, Some(offered)) = (server.code(), offered) {
-        return refusal(offered, server.detail());
-    }
-    let code = server.code().to_owned();
-    by_code(&code, error)
+    let (code, detail) = (server.code().to_owned(), server.detail().map(str::to_owned));
+    refusal_or(&code, detail.as_deref(), offered, error)
 }

@@ -90,6 +90,11 @@ impl OpenOptions {
         self
     }
 
+    /// Returns whether TLS is demanded.
+    pub const fn requires_tls(self) -> bool {
+        self.require_tls
+    }
+
     /// Sets whether missing tables are left missing, which is an error then. A file of `sqlite:` is made all the same.
     #[must_use]
     pub const fn only_existing(mut self, only: bool) -> Self {

@@ -164,6 +164,13 @@ impl PostgresBuilder {
         self
     }
 
+    /// Adds settings that the server applies when a session starts, as libpq's `options`: `-c name=value`.
+    pub fn session_options(mut self, options: &str) -> Self {
+        let all = self.config.get_options().map_or(options.to_owned(), |given| format!("{given} {options}"));
+        self.config.options(all);
+        self
+    }
+
     /// Sets the table of locks: `table` or `schema.table`. Default `syncguard_locks`.
     pub fn table(mut self, name: impl Into<String>) -> Self {
         self.table = name.into();

@@ -51,6 +51,7 @@ Examples:
   syncguard run -w 30m --ttl 60s --label \"$RUN_ID\" deploy:prod -- ./deploy.sh
   syncguard run --skip-if-locked --hold-at-least 50s --require-remote cron:report -- ./report.sh
   syncguard run -w forever --ttl 15s --respawn leader:mailer -- ./mailer
+  syncguard run --fence-postgres=postgres://app@db/books ledger:close -- psql -f close.sql
   syncguard run ledger:close -- sh -c 'echo \"my fence is $SYNCGUARD_FENCE\"'";
 
 // `run`
@@ -117,6 +118,11 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) pass_lock_id: bool,
 
+    /// Fence the command's sessions with `PostgreSQL`: end those of older holders, and set PGOPTIONS [URL: `DATABASE_URL`,
+    /// else the backend's]
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "", hide_short_help = true)]
+    pub(crate) fence_postgres: Option<SecretUrl>,
+
     /// Write what happened to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
@@ -125,6 +131,24 @@ pub(crate) struct RunArgs {
     // One list, so that nothing after the key is ever taken for a flag of ours.
     #[arg(value_names = ["KEY", "COMMAND"], required = true, num_args = 1.., trailing_var_arg = true)]
     pub(crate) key_and_command: Vec<OsString>,
+}
+
+/// A URL that may hold a password.
+#[derive(Clone)]
+pub(crate) struct SecretUrl(pub(crate) String);
+
+impl std::str::FromStr for SecretUrl {
+    type Err = std::convert::Infallible;
+
+    fn from_str(url: &str) -> Result<Self, Self::Err> {
+        Ok(Self(url.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretUrl(…)")
+    }
 }
 
 // `acquire`

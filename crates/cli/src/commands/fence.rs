@@ -1,8 +1,11 @@
-//! May a script with this fence go on?
+//! May a script with this fence go on, and which tables ask for one?
 //!
-//! Marks are kept in a folder, one file for each key, or in the database that a URL names. A script that writes elsewhere after
-//! a yes is in two steps; that the help says so is all that can be done here. Databases and services have guards that need
-//! only one.
+//! `check` is for scripts: marks are kept in a folder, one file for each key, or in the database that a URL names. A
+//! script that writes elsewhere after a yes is in two steps; that the help says so is all that can be done here. Databases
+//! and services have guards that need only one. `protect` and `status` are for tables of PostgreSQL ([`postgres`]).
+
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -10,6 +13,7 @@ use syncguard::fenced::file::FileMarks;
 use syncguard::fenced::{FenceError, HighWater};
 use syncguard::{Fence, Key, LockError, OpenOptions, Scheme};
 
+use crate::args::SecretUrl;
 use crate::config::transport;
 use crate::exit::{self, Failure, Stage};
 use crate::output::Output;
@@ -20,6 +24,44 @@ use crate::values;
 pub(crate) enum FenceCommand {
     /// Accept and remember a fence that is not below the highest one seen (exit 0), or refuse it (exit 79)
     Check(CheckArgs),
+    /// Protect a table of PostgreSQL: every write needs a current fence of KEY, also of programs that know of none
+    Protect(ProtectArgs),
+    /// Which tables of a PostgreSQL database are protected, which fences were seen, and who writes under one now
+    Status(StatusArgs),
+}
+
+// `fence protect`
+#[derive(Debug, Args)]
+pub(crate) struct ProtectArgs {
+    #[command(flatten)]
+    pub(crate) database: Database,
+
+    /// Print the SQL and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// The table, or SCHEMA.TABLE; its partitions are protected as well
+    #[arg(value_name = "TABLE")]
+    pub(crate) table: String,
+
+    /// The key of the lock that writers hold
+    #[arg(value_name = "KEY", value_parser = values::KeyParser)]
+    pub(crate) key: Key,
+}
+
+// `fence status`
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) database: Database,
+}
+
+// Where the tables are.
+#[derive(Debug, Args)]
+pub(crate) struct Database {
+    /// The database, as postgres://…
+    #[arg(long = "postgres", value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    pub(crate) database: Option<SecretUrl>,
 }
 
 /// `fence check`
@@ -56,22 +98,41 @@ struct Accepted {
 }
 
 pub(crate) async fn fence(command: FenceCommand, require_tls: bool, output: Output) -> Result<u8, Failure> {
-    let FenceCommand::Check(args) = command;
+    match command {
+        FenceCommand::Check(args) => check(&args, require_tls, output).await,
+        #[cfg(feature = "postgres")]
+        FenceCommand::Protect(args) => postgres::protect(&args, require_tls, output).await,
+        #[cfg(feature = "postgres")]
+        FenceCommand::Status(args) => postgres::status(&args, require_tls, output).await,
+        #[cfg(not(feature = "postgres"))]
+        FenceCommand::Protect(_) | FenceCommand::Status(_) => Err(without_postgres()),
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+pub(crate) fn without_postgres() -> Failure {
+    Failure::config("fences of tables are for PostgreSQL, and this program was built without it")
+}
+
+async fn check(args: &CheckArgs, require_tls: bool, output: Output) -> Result<u8, Failure> {
     let options = OpenOptions::new().require_tls(require_tls);
     if Scheme::of(&args.marks).is_ok() {
         transport::check(&args.marks, options.protection(&args.marks), require_tls, output)?;
     }
-    match advance(&args, require_tls).await? {
-        Ok(()) => {
-            if output.json {
-                output.object(&Accepted { accepted: true, fence: args.fence });
-            }
-            Ok(exit::OK)
-        }
-        Err(FenceError::Stale(stale)) => Err(Failure::new(exit::LOST, "stale", stale.to_string())
-            .hint("a newer holder of the lock has been here; stop, and leave the work to it")),
-        Err(FenceError::Failed(error)) => Err(Failure::from_lock(&error, Stage::Operating)),
-        Err(error) => Err(Failure::new(exit::INTERNAL, "internal", error.to_string())),
+    advance(args, require_tls).await?.map_err(|error| refused(&error))?;
+    if output.json {
+        output.object(&Accepted { accepted: true, fence: args.fence });
+    }
+    Ok(exit::OK)
+}
+
+/// What a guard said, in our words.
+pub(crate) fn refused(error: &FenceError) -> Failure {
+    match error {
+        FenceError::Stale(stale) => Failure::new(exit::LOST, "stale", stale.to_string())
+            .hint("a newer holder of the lock has been here; stop, and leave the work to it"),
+        FenceError::Failed(error) => Failure::from_lock(error, Stage::Operating),
+        error => Failure::new(exit::INTERNAL, "internal", error.to_string()),
     }
 }
 
@@ -92,33 +153,37 @@ async fn advance(args: &CheckArgs, require_tls: bool) -> Result<Checked, Failure
             Ok(FileMarks::new(&args.marks).advance(&args.resource, args.fence).await)
         }
         #[cfg(feature = "sqlite")]
-        Ok(Scheme::Sqlite) => {
-            let path = args.marks.trim_start_matches("sqlite:");
-            match syncguard::fenced::sqlite::SqliteMarks::open(path) {
-                Ok(marks) => Ok(marks.advance(&args.resource, args.fence).await),
-                Err(error) => Ok(Err(error)),
-            }
-        }
+        Ok(Scheme::Sqlite) => Ok(in_sqlite(args)),
         #[cfg(feature = "postgres")]
         Ok(Scheme::Postgres) => {
-            let builder =
-                syncguard::postgres::PostgresBuilder::from_url(&args.marks).map_err(|error| opening(&error))?;
-            let builder = if require_tls { builder.require_tls(true) } else { builder };
-            let client = Box::pin(builder.client()).await.map_err(|error| opening(&error))?;
-            match syncguard::fenced::postgres::PostgresMarks::new(client).await {
-                Ok(marks) => Ok(marks.advance(&args.resource, args.fence).await),
-                Err(error) => Ok(Err(error)),
-            }
+            let client = postgres::connect(&args.marks, require_tls).await?;
+            Ok(match syncguard::fenced::postgres::install(&client).await {
+                Ok(()) => syncguard::fenced::postgres::announce(&client, &args.resource, args.fence).await,
+                Err(error) => Err(error),
+            })
         }
         #[cfg(feature = "redis")]
         Ok(Scheme::Redis) => {
             let builder = syncguard::redis::RedisBuilder::from_url(&args.marks).map_err(|error| opening(&error))?;
             let builder = if require_tls { builder.require_tls(true) } else { builder };
-            let connection = Box::pin(builder.connection()).await.map_err(|error| opening(&error))?;
-            let marks = syncguard::fenced::redis::RedisMarks::new(connection, "syncguard:marks");
-            Ok(marks.advance(&args.resource, args.fence).await)
+            let mut connection = Box::pin(builder.connection()).await.map_err(|error| opening(&error))?;
+            // Of any key the hash is a name that a mark can be made of.
+            let name = format!("syncguard:marks:{}", args.resource.hash());
+            Ok(syncguard::fenced::redis::announce(&mut connection, &name, args.fence).await)
         }
         Ok(_) => Err(Failure::config("marks can be kept in a folder, in sqlite:PATH, postgres://… or redis://…")
             .hint("this program keeps no marks there, or was built without that backend")),
     }
+}
+
+#[cfg(feature = "sqlite")]
+fn in_sqlite(args: &CheckArgs) -> Checked {
+    use syncguard::fenced::sqlite;
+
+    let opened = rusqlite::Connection::open(args.marks.trim_start_matches("sqlite:"));
+    let mut connection = opened.map_err(sqlite::failed)?;
+    // Another process may be at its write: wait for it as long as a careful caller would.
+    connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(sqlite::failed)?;
+    sqlite::install(&connection)?;
+    sqlite::announce(&mut connection, &args.resource, args.fence)
 }

@@ -14,7 +14,9 @@ use crate::output::escape;
 const HELD: &str = "SYNCGUARD_HELD";
 const LOCK_ID: &str = "SYNCGUARD_LOCK_ID";
 const ALSO_FENCES: &str = "SYNCGUARD_ALSO_FENCES";
-const NAMES: [&str; 9] = [
+/// The session settings of a fence, for drivers that do not read `PGOPTIONS`.
+pub(super) const PG_OPTIONS: &str = "SYNCGUARD_PG_OPTIONS";
+const NAMES: [&str; 10] = [
     "SYNCGUARD_KEY",
     "SYNCGUARD_KEY_HASH",
     "SYNCGUARD_FENCE",
@@ -24,6 +26,7 @@ const NAMES: [&str; 9] = [
     ALSO_FENCES,
     LOCK_ID,
     HELD,
+    PG_OPTIONS,
 ];
 
 /// Whether we set this variable ourselves.

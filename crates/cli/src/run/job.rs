@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use syncguard::{Key, Locker};
 
 use super::environment::{self, Held};
+use super::fencing::Fencing;
 use super::locks::Locks;
 use crate::args::RunArgs;
 use crate::config::Backend;
@@ -46,6 +47,8 @@ pub(crate) struct Job {
     pub(crate) respawn: bool,
     pub(crate) lost_code: u8,
     pub(crate) conflict: Conflict,
+    /// The database whose sessions are fenced. Chosen after the backend, which may be it.
+    pub(crate) fencing: Option<Fencing>,
 }
 
 /// How "not acquired" ends.
@@ -86,7 +89,12 @@ impl Job {
 
     /// What the work is told about its locks.
     pub(crate) fn variables(&self, locks: &Locks) -> Vec<(String, String)> {
-        environment::variables(locks, &self.also, &self.held, &self.backend_name, self.pass_lock_id)
+        let mut variables =
+            environment::variables(locks, &self.also, &self.held, &self.backend_name, self.pass_lock_id);
+        if self.fencing.is_some() {
+            variables.extend(Fencing::variables(locks.main()));
+        }
+        variables
     }
 }
 
@@ -130,6 +138,7 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
         respawn: args.respawn,
         lost_code: args.lost_exit_code,
         conflict: Conflict { code, silent: args.skip_if_locked },
+        fencing: None,
     })
 }
 

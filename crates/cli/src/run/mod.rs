@@ -2,10 +2,12 @@
 //!
 //! [`prepare`] checks what was asked for and forks the [`watchdog`] while nothing else exists yet. [`run`] takes the
 //! lock ([`crate::taking`]), has the watchdog start the work ([`work`]), watches both until one ends ([`supervise`]),
-//! has the work stopped if the lock is lost, then gives the lock back. What the work is told is in [`environment`],
+//! has the work stopped if the lock is lost, then gives the lock back. What the work is told is in [`environment`], what
+//! its sessions with PostgreSQL are told in [`fencing`],
 //! what is left behind for machines in [`report`], and which processes belong to it in [`tree`].
 
 pub(crate) mod environment;
+mod fencing;
 mod finish;
 mod job;
 mod locks;
@@ -28,6 +30,7 @@ use crate::args::RunArgs;
 use crate::config::Backend;
 use crate::exit::{self, Failure};
 use crate::output::Output;
+use crate::run::fencing::Fencing;
 use crate::run::job::Job;
 use crate::run::locks::Locks;
 use crate::run::report::{Outcome, Report};
@@ -54,8 +57,10 @@ pub(crate) fn prepare(
     output: Output,
 ) -> Result<Prepared, Failure> {
     let (report, require_watchdog) = (args.report.clone(), args.require_watchdog);
-    let job = job::job(args)?;
+    let fence_postgres = args.fence_postgres.clone();
+    let mut job = job::job(args)?;
     let backend = resolve()?;
+    job.fencing = fence_postgres.map(|given| Fencing::new(given, &backend)).transpose()?;
     let report = Report::create(report.as_deref(), &job.wanted.key)?;
     // Before anything is acquired: from here on no signal ends us with a lock in our hands.
     let more: &[Signal] = if job.own_group { &[Signal::CHILD, Signal::TSTP] } else { &[Signal::CHILD] };
@@ -151,6 +156,12 @@ async fn once(
     if let Some(signal) = signals.pending_stop() {
         finish::release_all(&locks, output).await;
         return Err(stopped_before_start(signal));
+    }
+    if let Some(fencing) = &job.fencing
+        && let Err(failure) = fencing.take_over(locks.main(), output).await
+    {
+        finish::release_all(&locks, output).await;
+        return Err(failure);
     }
     let watched = Watched { job, locks: &locks, since, output };
     let outcome = match supervise::supervise(&watched, work, signals).await {

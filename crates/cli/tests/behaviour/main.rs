@@ -6,6 +6,8 @@ mod configuration;
 mod documentation;
 mod exit_codes;
 mod fence;
+#[cfg(feature = "postgres")]
+mod fence_postgres;
 mod handles;
 mod help;
 mod jobs;

@@ -95,6 +95,11 @@ fn handles(lab: &Lab, judge: &mut Judge) {
     let marks = lab.path("marks");
     let check = ["fence", "check", marks.to_str().unwrap(), "--resource", "k", "--fence", "000000000000002", "--json"];
     judge.accept("fence", &lab.say(check).stdout);
+    let database = syncguard_testkit::fresh_postgres_database();
+    let psql = std::process::Command::new("psql").args(["-qX", &database, "-c", "CREATE TABLE t (n int)"]).status();
+    assert!(psql.unwrap().success());
+    judge.accept("fenceProtect", &lab.say(["fence", "protect", "--postgres", &database, "t", "k", "--json"]).stdout);
+    judge.accept("fenceStatus", &lab.say(["fence", "status", "--postgres", &database, "--json"]).stdout);
 }
 
 fn looks(lab: &Lab, judge: &mut Judge) {

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
+use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::gate::Gates;
+use super::body::FencedBody;
+use super::gate::{Entry, Gates, Inside};
 use super::headers::{FencedRequest, Said, read};
 use super::problem;
 use crate::{HighWater, Result};
@@ -100,11 +102,11 @@ where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     B: Send + 'static,
-    R: From<String>,
+    R: From<String> + Body + 'static,
 {
-    type Response = Response<R>;
+    type Response = Response<FencedBody<R>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -116,28 +118,52 @@ where
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let fenced = match read(request.headers()) {
             Said::Fenced(fenced) => fenced,
-            Said::Nonsense => return Box::pin(async { Ok(problem::nonsense()) }),
-            Said::Nothing if self.layer.optional || reads_only(&request) => return Box::pin(inner.call(request)),
-            Said::Nothing => return Box::pin(async { Ok(problem::missing()) }),
+            Said::Nonsense => return answer(problem::nonsense),
+            Said::Nothing if self.layer.optional || reads_only(&request) => {
+                let response = inner.call(request);
+                return Box::pin(async move { Ok(response.await?.map(|body| FencedBody::new(body, None))) });
+            }
+            Said::Nothing => return answer(problem::missing),
         };
         let shared = self.layer.shared.clone();
         Box::pin(async move {
-            let _inside = match admit(&shared, &fenced).await {
+            let inside = match admit(&shared, &fenced).await {
                 Ok(inside) => inside,
-                Err(error) => return Ok(problem::of(&error)),
+                Err(error) => return Ok(problem::of(&error).map(|body| FencedBody::new(body, None))),
             };
             request.extensions_mut().insert(fenced);
-            inner.call(request).await
+            let response = inner.call(request).await?;
+            // A body that has ended already need not be asked for its end.
+            Ok(response.map(|body| {
+                let inside = (!body.is_end_stream()).then_some(inside);
+                FencedBody::new(body, inside)
+            }))
         })
     }
+}
+
+type Answer<R, E> = Pin<Box<dyn Future<Output = Result<Response<FencedBody<R>>, E>> + Send>>;
+
+fn answer<R: 'static, E: 'static>(problem: fn() -> Response<R>) -> Answer<R, E> {
+    Box::pin(async move { Ok(problem().map(|body| FencedBody::new(body, None))) })
 }
 
 fn reads_only<B>(request: &Request<B>) -> bool {
     matches!(*request.method(), http::Method::GET | http::Method::HEAD | http::Method::OPTIONS)
 }
 
-async fn admit<M: HighWater>(shared: &Shared<M>, fenced: &FencedRequest) -> Result<super::gate::Inside> {
-    let inside = shared.gates.enter(&fenced.key, fenced.fence).await?;
-    shared.marks.advance(&fenced.key, fenced.fence).await?;
-    Ok(inside)
+/// Waits until no older fence is inside.
+async fn admit<M: HighWater>(shared: &Shared<M>, fenced: &FencedRequest) -> Result<Inside> {
+    let mut waiting = None;
+    loop {
+        let entry = shared.gates.try_enter(&fenced.key, fenced.fence)?;
+        // What was waited with is given back only now: in between, an older request would have found the gate open.
+        drop(waiting.take());
+        // Also by the one who waits: it may go away, and older ones are refused all the same.
+        shared.marks.advance(&fenced.key, fenced.fence).await?;
+        match entry {
+            Entry::Inside(inside) => return Ok(inside),
+            Entry::MustWait(place) => waiting.insert(place).over().await,
+        }
+    }
 }

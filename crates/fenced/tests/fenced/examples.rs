@@ -57,6 +57,5 @@ async fn the_example_of_a_service_refuses_the_sleeper() {
 
 #[tokio::test]
 async fn the_example_of_objects_refuses_the_older_one() {
-    let folder = tempfile::tempdir().unwrap();
-    assert_eq!(object::story(folder.path()).await.unwrap(), [Some(refusal(41, 42)), Some(refusal(41, 42))]);
+    assert_eq!(object::story().await.unwrap(), [Some(refusal(41, 42)), Some(refusal(41, 42))]);
 }

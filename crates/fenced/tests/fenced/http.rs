@@ -7,13 +7,13 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Extension;
 use axum::routing::{any, put};
-use futures_util::future::join;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use syncguard_core::{Fence, Key, Locker, MemoryBackend};
 use syncguard_fenced::http::{FenceHeadersLayer, FenceLayer, FencedRequest, fence_headers};
 use syncguard_fenced::{FenceError, HighWater, MemoryMarks, Result};
 use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinHandle;
 use tower::{Layer, Service, ServiceExt};
 
 use crate::support::ledger::http_client;
@@ -82,47 +82,118 @@ async fn a_write_needs_a_fence_and_a_read_does_not() {
     assert_eq!(status(&lenient, bare("PUT")).await, 200);
 }
 
-#[tokio::test]
-async fn a_newer_request_waits_for_an_older_one_that_is_still_being_answered() {
-    let (entered, release) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let ledger = Arc::new(Mutex::new(Vec::new()));
-    let handler = {
-        let (entered, release, ledger) = (entered.clone(), release.clone(), ledger.clone());
-        async move |Extension(fenced): Extension<FencedRequest>| {
-            entered.add_permits(1);
-            if fenced.fence == fence(41) {
-                release.acquire().await.unwrap().forget();
-            }
-            ledger.lock().await.push(fenced.fence.get());
-        }
-    };
-    let service = Router::new().route("/ledger", put(handler)).layer(FenceLayer::new(MemoryMarks::new()));
-    let call = |number| tokio::spawn(service.clone().oneshot(request("PUT", "k", number)));
-
-    let older = call(41);
-    entered.acquire().await.unwrap().forget();
-    let newer = call(42);
-    // From the arrival of the newer one on, another request of the older holder is turned away.
-    while status(&service, request("PUT", "k", 40)).await != 412 || !is_turned_away(&service).await {
-        tokio::task::yield_now().await;
-    }
-    assert!(!newer.is_finished());
-    assert!(ledger.lock().await.is_empty());
-    release.add_permits(1);
-    let (older, newer) = join(older, newer).await;
-
-    assert_eq!((older.unwrap().unwrap().status(), newer.unwrap().unwrap().status()), (StatusCode::OK, StatusCode::OK));
-    assert_eq!(*ledger.lock().await, [41, 42]);
+/// A service that answers fence 41 when it is told to.
+struct Stalling {
+    service: Router,
+    entered: Arc<Semaphore>,
+    release: Arc<Semaphore>,
+    ledger: Arc<Mutex<Vec<u64>>>,
 }
 
-/// Whether fence 41 is refused already. While it is not, the request would wait inside the handler: so it is dropped.
-async fn is_turned_away(service: &Router) -> bool {
-    let call = service.clone().oneshot(request("PUT", "k", 41));
-    tokio::select! {
-        biased;
-        response = call => response.unwrap().status() == 412,
-        () = async { for _ in 0..20 { tokio::task::yield_now().await } } => false,
+impl Stalling {
+    fn new() -> Self {
+        let (entered, release) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let ledger = Arc::new(Mutex::new(Vec::new()));
+        let handler = {
+            let (entered, release, ledger) = (entered.clone(), release.clone(), ledger.clone());
+            async move |Extension(fenced): Extension<FencedRequest>| {
+                entered.add_permits(1);
+                if fenced.fence == fence(41) {
+                    release.acquire().await.unwrap().forget();
+                }
+                ledger.lock().await.push(fenced.fence.get());
+            }
+        };
+        let service = Router::new().route("/ledger", put(handler)).layer(FenceLayer::new(MemoryMarks::new()));
+        Self { service, entered, release, ledger }
     }
+
+    /// Starts a request, and lets it come as far as it can.
+    async fn call(&self, number: u64) -> JoinHandle<StatusCode> {
+        let service = self.service.clone();
+        let call = tokio::spawn(async move { status(&service, request("PUT", "k", number)).await });
+        settle().await;
+        call
+    }
+}
+
+/// Lets every other task of this thread come as far as it can without a timer.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_newer_request_waits_for_an_older_one_that_is_still_being_answered() {
+    let stalling = Stalling::new();
+    let older = stalling.call(41).await;
+    stalling.entered.acquire().await.unwrap().forget();
+    let newer = stalling.call(42).await;
+
+    // From the arrival of the newer one on, another request of the older holder is turned away.
+    for late in [40, 41] {
+        assert_eq!(stalling.call(late).await.await.unwrap(), 412);
+    }
+    assert!(!newer.is_finished() && stalling.ledger.lock().await.is_empty());
+    stalling.release.add_permits(1);
+
+    assert_eq!((older.await.unwrap(), newer.await.unwrap()), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(*stalling.ledger.lock().await, [41, 42]);
+}
+
+#[tokio::test]
+async fn no_older_request_gets_ahead_of_a_newer_one_that_waits() {
+    let stalling = Stalling::new();
+    let older = stalling.call(41).await;
+    let newer = stalling.call(42).await;
+
+    // The older request ends, and more of its holder are there before the newer one wakes up.
+    stalling.release.add_permits(100);
+    let late: Vec<_> = (0..10).map(|_| status(&stalling.service, request("PUT", "k", 41))).collect();
+    let late = futures_util::future::join_all(late).await;
+
+    assert_eq!((older.await.unwrap(), newer.await.unwrap()), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(late, [StatusCode::PRECONDITION_FAILED; 10]);
+    assert_eq!(*stalling.ledger.lock().await, [41, 42]);
+}
+
+#[tokio::test]
+async fn a_newer_request_that_went_away_while_it_waited_has_been_here() {
+    let stalling = Stalling::new();
+    let older = stalling.call(41).await;
+    let newer = stalling.call(42).await;
+    newer.abort();
+    stalling.release.add_permits(100);
+
+    assert_eq!(older.await.unwrap(), StatusCode::OK);
+    assert_eq!(stalling.call(41).await.await.unwrap(), 412);
+}
+
+#[tokio::test]
+async fn a_request_is_inside_until_its_body_has_ended() {
+    let (send, receive) = tokio::sync::mpsc::channel::<&str>(1);
+    let receive = Arc::new(Mutex::new(Some(receive)));
+    let handler = async move |Extension(fenced): Extension<FencedRequest>| {
+        let receive = receive.lock().await.take().filter(|_| fenced.fence == fence(41));
+        let parts = futures_util::stream::unfold(receive, async |receive| {
+            let mut receive = receive?;
+            Some((Ok::<_, Infallible>(receive.recv().await?), Some(receive)))
+        });
+        Response::new(Body::from_stream(parts))
+    };
+    let service = Router::new().route("/ledger", put(handler)).layer(FenceLayer::new(MemoryMarks::new()));
+    let older = service.clone().oneshot(request("PUT", "k", 41)).await.unwrap();
+    let newer = tokio::spawn(service.clone().oneshot(request("PUT", "k", 42)));
+
+    settle().await;
+    assert!(!newer.is_finished(), "the newer one was let in while the older one streams");
+    send.send("the end").await.unwrap();
+    drop(send);
+    assert_eq!(older.into_body().collect().await.unwrap().to_bytes(), "the end");
+
+    assert_eq!(newer.await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(status(&service, request("PUT", "k", 41)).await, 412);
 }
 
 /// A store that cannot tell.
@@ -183,5 +254,6 @@ async fn the_layer_needs_no_particular_body() {
     let send = Request::put("/x").body(()).unwrap();
     let response = service.ready().await.unwrap().call(send).await.unwrap();
     assert_eq!(response.status(), 428);
-    assert!(response.into_body().contains("fence-required"));
+    let text = response.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&text).contains("fence-required"));
 }

@@ -4,10 +4,6 @@
 //! with SIGKILL, at a moment that follows from what it has said, and another one takes its place while the rest go on.
 //! The ledger shows what was accepted, in order: it never decreases, and everything that a writer was told is in it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-
 use crate::support::children::{Worker, role, say};
 use crate::support::ledger::{Ledger, Place};
 use crate::support::world::{World, entries};
@@ -34,7 +30,6 @@ kills! {
     redis_keeps_the_order_of_fences_over_twenty_kills "redis",
     a_service_keeps_the_order_of_fences_over_twenty_kills "http",
     an_object_keeps_the_order_of_fences_over_twenty_kills "object",
-    versions_keep_the_order_of_fences_over_twenty_kills "versions",
 }
 
 fn the_order_holds(test: &str, kind: &str) {
@@ -47,8 +42,6 @@ fn the_order_holds(test: &str, kind: &str) {
         let words = [place.to_word(), highest.to_string(), number.to_string()];
         Worker::start(test, &words.each_ref().map(String::as_str))
     };
-    // Only the latest of several versions can be read: what counts is the order in which a reader sees them.
-    let reader = (kind == "versions").then(|| Reader::start(&guarded));
     let mut told = Vec::new();
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|number| start(&guarded, 1, number)).collect();
     for kill in 0..KILLS {
@@ -61,11 +54,9 @@ fn the_order_holds(test: &str, kind: &str) {
         told.extend(kill_in_the_middle(worker, 0));
     }
 
-    let accepted = reader.map_or_else(|| runtime().block_on(entries(&guarded)), Reader::finish);
+    let accepted = runtime().block_on(entries(&guarded));
     assert!(accepted.is_sorted(), "a lower fence was accepted after a higher one: {accepted:?}");
-    let kept = if kind == "versions" { versions(&guarded) } else { accepted.clone() };
-    assert_eq!(accepted.last(), kept.last(), "the last one is the highest");
-    let lost: Vec<_> = told.iter().filter(|fence| kept.binary_search(fence).is_err()).collect();
+    let lost: Vec<_> = told.iter().filter(|fence| accepted.binary_search(fence).is_err()).collect();
     assert!(lost.is_empty(), "accepted and gone: {lost:?}");
     println!("{kind}: {} entries accepted over {KILLS} kills among 64 writers, never decreasing", accepted.len());
 
@@ -80,53 +71,6 @@ fn the_order_holds(test: &str, kind: &str) {
         accepted = runtime().block_on(entries(&control));
     }
     assert!(!accepted.is_sorted(), "the control is in order: the test would see nothing");
-}
-
-/// Somebody who looks again and again while the others write.
-struct Reader {
-    is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<u64>>,
-}
-
-impl Reader {
-    fn start(place: &Place) -> Self {
-        let (place, is_over) = (place.clone(), Arc::new(AtomicBool::new(false)));
-        let told = Arc::clone(&is_over);
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let mut seen = Vec::new();
-            loop {
-                // Asked first: what is read after the end is the end.
-                let is_last = told.load(Ordering::Acquire);
-                let now = runtime.block_on(entries(&place));
-                if seen.last() != now.last() {
-                    seen.extend(now);
-                }
-                if is_last {
-                    return seen;
-                }
-                std::thread::yield_now();
-            }
-        });
-        Self { is_over, thread }
-    }
-
-    /// All that was seen, in order.
-    fn finish(self) -> Vec<u64> {
-        self.is_over.store(true, Ordering::Release);
-        self.thread.join().unwrap()
-    }
-}
-
-/// The fences of all versions there are, in order.
-fn versions(place: &Place) -> Vec<u64> {
-    let names = std::fs::read_dir(std::path::Path::new(&place.location).join("ledger")).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    // What a killed writer leaves behind has a `#` and a number after the name.
-    let finished = names.filter(|name| !name.contains('#'));
-    let mut fences: Vec<u64> = finished.map(|name| name.split_once('-').unwrap().0.parse().unwrap()).collect();
-    fences.sort_unstable();
-    fences
 }
 
 /// Waits until the process has been accepted `enough` times, kills it, and returns all it was told.

@@ -13,5 +13,6 @@ mod recipes;
 mod redis;
 mod run;
 mod sqlite;
+mod stopped;
 mod suite;
 mod support;

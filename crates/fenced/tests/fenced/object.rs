@@ -5,8 +5,10 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use syncguard_core::{ErrorCode, Fence};
-use syncguard_fenced::object::{FencedObject, FencedVersions};
+use syncguard_fenced::object::FencedObject;
 use syncguard_fenced::{FenceError, StaleFence};
+
+use crate::support::shelf::{ETags, Shelf};
 
 fn fence(number: u64) -> Fence {
     Fence::new(number).unwrap()
@@ -62,54 +64,84 @@ async fn a_store_without_conditional_puts_is_refused_with_a_hint() {
 
     let FenceError::Failed(failure) = &error else { panic!("{error:?}") };
     assert_eq!(failure.code(), ErrorCode::InvalidArgument);
-    assert!(failure.hint().unwrap().contains("FencedVersions"));
+    assert!(failure.hint().unwrap().contains("FencedFile"));
     assert!(!format!("{error:?}").contains("canary"), "{error:?}");
 }
 
-async fn versions_refuse_a_stale_holder(store: &dyn ObjectStore) {
-    let versions = FencedVersions::new(store, Path::from("report"));
-    assert_eq!(versions.get().await.unwrap(), None);
-    versions.put(fence(9), "nine").await.unwrap();
-    versions.put(fence(10), "ten").await.unwrap();
-    versions.put(fence(10), "ten again").await.unwrap();
+/// Holder 41 has looked and is paused before its put; 42 writes the same bytes as before; 41 goes on.
+async fn a_stale_put_on_the_version_it_saw(shelf: &Shelf, open: impl Fn(&Shelf) -> FencedObject<'_, Shelf>) {
+    let elsewhere = shelf.of_another_process();
+    let (object, late) = (open(shelf), open(&elsewhere));
+    object.put(fence(41), "same").await.unwrap();
+    elsewhere.pause_the_next_put();
+    let late = late.put(fence(41), "late");
 
-    let late = versions.put(fence(9), "late").await.unwrap_err();
-
-    assert_eq!(late.stale(), Some(StaleFence { offered: fence(9), seen: fence(10) }));
-    assert_eq!(versions.get().await.unwrap().unwrap(), b"ten again");
-    // One that slips in all the same (here by hand) is read by nobody.
-    store.put(&Path::from("report/000000000000009-000000007"), "slipped in".into()).await.unwrap();
-    assert_eq!(versions.get().await.unwrap().unwrap(), b"ten again");
-}
-
-#[tokio::test]
-async fn versions_in_a_folder_refuse_a_stale_holder() {
-    let folder = tempfile::tempdir().unwrap();
-    versions_refuse_a_stale_holder(&LocalFileSystem::new_with_prefix(folder.path()).unwrap()).await;
-}
-
-#[tokio::test]
-async fn versions_in_memory_refuse_a_stale_holder() {
-    versions_refuse_a_stale_holder(&InMemory::new()).await;
-}
-
-#[tokio::test]
-async fn what_readers_of_versions_see_never_goes_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
-    let versions = FencedVersions::new(&store, Path::from("report"));
-    let writers = (0..64_u64).map(async |number| {
-        let offered = fence(1 + (number * 37) % 64);
-        let _ = versions.put(offered, offered.to_string()).await;
+    let (stale, ()) = tokio::join!(late, async {
+        elsewhere.somebody_is_paused().await;
+        object.put(fence(42), "same").await.unwrap();
+        elsewhere.go_on();
     });
-    let reader = async {
-        let mut last = Vec::new();
-        while last != fence(64).to_string().into_bytes() {
-            let now = versions.get().await.unwrap().unwrap_or_default();
-            assert!(now >= last, "a reader saw an older version after a newer one");
-            last = now;
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::join!(futures_util::future::join_all(writers), reader);
+
+    assert_eq!(stale.unwrap_err().stale(), Some(StaleFence { offered: fence(41), seen: fence(42) }));
+    assert_eq!(object.get().await.unwrap().unwrap(), b"same");
+    assert_eq!(object.highest().await.unwrap(), Some(fence(42)));
+}
+
+#[tokio::test]
+async fn a_stale_put_is_refused_though_the_contents_are_the_same_again() {
+    let path = || Path::from("report");
+    for tags in [ETags::OfContents, ETags::Generations] {
+        a_stale_put_on_the_version_it_saw(&Shelf::new(tags), |shelf| FencedObject::enveloped(shelf, path())).await;
+    }
+    let counting = Shelf::new(ETags::Generations);
+    a_stale_put_on_the_version_it_saw(&counting, |shelf| FencedObject::new(shelf, path())).await;
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_tell_a_stale_writer_is_refused_before_anything_is_written() {
+    let (mut careless, hashing) = (Shelf::new(ETags::Generations), Shelf::new(ETags::OfContents));
+    careless.is_careless = true;
+    let path = || Path::from("canary");
+    let objects = [
+        FencedObject::new(&hashing, path()),
+        FencedObject::new(&careless, path()),
+        FencedObject::enveloped(&careless, path()),
+    ];
+    for object in objects {
+        let error = object.put(fence(1), "x").await.unwrap_err();
+        let FenceError::Failed(failure) = &error else { panic!("{error:?}") };
+        assert_eq!(failure.code(), ErrorCode::InvalidArgument);
+        assert!(!format!("{error:?}").contains("canary"), "{error:?}");
+        assert_eq!(object.get().await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_was_lost_is_made_once() {
+    for tags in [ETags::OfContents, ETags::Generations] {
+        let shelf = Shelf::new(tags);
+        let ledger = FencedObject::enveloped(&shelf, Path::from("ledger"));
+        let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"x"].concat();
+        ledger.update(fence(7), append).await.unwrap();
+
+        shelf.lose_answers(1);
+        futures_util::future::join_all((0..8).map(|_| ledger.update(fence(7), append))).await;
+
+        assert_eq!(ledger.get().await.unwrap().unwrap(), b"xxxxxxxxx", "{tags:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_fence_of_an_object_counts_in_either_form() {
+    let store = InMemory::new();
+    let (plain, enveloped) =
+        (FencedObject::new(&store, Path::from("k")), FencedObject::enveloped(&store, Path::from("k")));
+    plain.put(fence(7), "text").await.unwrap();
+    assert!(enveloped.put(fence(6), "late").await.unwrap_err().stale().is_some());
+
+    enveloped.announce(fence(8)).await.unwrap();
+
+    assert!(read(&store, "k").await.starts_with(b"syncguard-fence 000000000000008 "));
+    assert_eq!(plain.get().await.unwrap().unwrap(), b"text");
+    assert!(plain.put(fence(7), "late").await.unwrap_err().stale().is_some());
 }

@@ -1,6 +1,7 @@
 //! Does a PostgreSQL database refuse what it should?
 
 use syncguard_core::{ErrorCode, Fence, Key};
+use syncguard_fenced::postgres::PostgresOptions;
 use syncguard_fenced::{FenceError, StaleFence, postgres};
 use syncguard_testkit::fresh_postgres_database;
 use tokio_postgres::error::SqlState;
@@ -155,6 +156,167 @@ async fn the_fence_of_another_key_opens_no_protected_table() {
     let error = tx.execute(UPDATE, &[]).await.unwrap_err();
 
     assert_eq!(error.code(), Some(&SqlState::from_code("SG002")));
+}
+
+/// A holder in the middle of its write: stopped, as far as anybody can see.
+async fn stopped_holder(url: &str, number: u64) -> Client {
+    let mut older = connect(url).await;
+    let tx = postgres::begin(&mut older, &key(), fence(number)).await.unwrap();
+    tx.execute(UPDATE, &[]).await.unwrap();
+    // Its connection stays where it is, and so does its transaction on the server.
+    std::mem::forget(tx);
+    older
+}
+
+#[tokio::test]
+async fn a_successor_ends_the_session_of_a_stopped_holder_and_says_whom() {
+    let (url, client) = database().await;
+    let older = stopped_holder(&url, 41).await;
+    let pid: i32 = older.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+
+    let ended = postgres::take_over(&client, &key(), fence(42)).await.unwrap();
+
+    assert_eq!(ended.iter().map(|one| (one.pid, one.fence)).collect::<Vec<_>>(), [(pid, fence(41))]);
+    assert_eq!(ended[0].role.as_deref(), Some("postgres"));
+    assert!(older.batch_execute("COMMIT").await.is_err(), "the session lives");
+    client.batch_execute(UPDATE).await.unwrap();
+    assert_eq!(balance(&client).await, 1, "the write of the stopped holder was kept");
+    assert!(postgres::take_over(&client, &key(), fence(41)).await.unwrap_err().stale().is_some());
+    assert_eq!(postgres::take_over(&client, &key(), fence(42)).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_successor_leaves_everybody_else_alone() {
+    let (url, mut client) = database().await;
+    let other_key = Key::new("other").unwrap();
+    let (mut other, mut peer) = (connect(&url).await, connect(&url).await);
+    postgres::announce(&client, &key(), fence(42)).await.unwrap();
+    let other = postgres::begin(&mut other, &other_key, fence(7)).await.unwrap();
+    let peer = postgres::begin(&mut peer, &key(), fence(42)).await.unwrap();
+
+    assert_eq!(postgres::take_over(&client, &key(), fence(42)).await.unwrap(), []);
+
+    // A newer one in its transaction is waited for, and not ended: this one is stale itself.
+    peer.commit().await.unwrap();
+    let newer = stopped_holder(&url, 43).await;
+    let error = postgres::take_over(&client, &key(), fence(42)).await.unwrap_err();
+    let FenceError::Failed(failure) = &error else { panic!("{error:?}") };
+    assert_eq!(failure.code(), ErrorCode::NetworkTimeout);
+    assert!(error.to_string().contains("fence 43"), "{error}");
+    newer.batch_execute("COMMIT").await.unwrap();
+    other.commit().await.unwrap();
+    assert!(postgres::begin(&mut client, &key(), fence(42)).await.map(drop).unwrap_err().stale().is_some());
+}
+
+#[tokio::test]
+async fn without_the_right_to_end_them_a_successor_names_the_sessions() {
+    let (url, client) = database().await;
+    let sql = "CREATE ROLE successor_without_rights LOGIN; \
+               GRANT SELECT, INSERT, UPDATE ON syncguard_marks TO successor_without_rights";
+    client.batch_execute(sql).await.unwrap();
+    let older = stopped_holder(&url, 41).await;
+    let successor = connect(&url.replace("//postgres@", "//successor_without_rights@")).await;
+
+    let error = postgres::take_over(&successor, &key(), fence(42)).await.unwrap_err();
+
+    let FenceError::Failed(failure) = &error else { panic!("{error:?}") };
+    assert_eq!(failure.code(), ErrorCode::AuthFailed);
+    assert!(error.to_string().contains("of role postgres") && error.to_string().contains("fence 41"), "{error}");
+    assert!(failure.hint().unwrap().contains("pg_signal_backend"));
+    older.batch_execute("COMMIT").await.unwrap();
+    drop(successor);
+    client.batch_execute("DROP OWNED BY successor_without_rights; DROP ROLE successor_without_rights").await.unwrap();
+}
+
+#[tokio::test]
+async fn connections_of_one_holder_do_not_wait_for_each_other() {
+    let (url, client) = database().await;
+    postgres::announce(&client, &key(), fence(42)).await.unwrap();
+    let mut connections = Vec::new();
+    for _ in 0..16 {
+        connections.push(connect(&url).await);
+    }
+    // All are inside at once, or this would wait for ever.
+    let mut inside = Vec::new();
+    for connection in &mut connections {
+        inside.push(postgres::begin(connection, &key(), fence(42)).await.unwrap());
+    }
+    for tx in inside {
+        tx.commit().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn writes_that_name_a_partition_need_their_fence() {
+    let (_, client) = database().await;
+    let tables = "CREATE TABLE parted (id int) PARTITION BY RANGE (id); \
+                  CREATE TABLE early PARTITION OF parted FOR VALUES FROM (0) TO (10); CREATE TABLE heir (CHECK (true)) \
+                  INHERITS (\"led ger\")";
+    client.batch_execute(tables).await.unwrap();
+    for table in ["parted", "led ger"] {
+        postgres::protect(&client, table, &key()).await.unwrap();
+    }
+    client.batch_execute("CREATE TABLE later PARTITION OF parted FOR VALUES FROM (10) TO (20)").await.unwrap();
+
+    let writes = [
+        "INSERT INTO early VALUES (1)",
+        "INSERT INTO later VALUES (11)",
+        "INSERT INTO parted VALUES (1), (11)",
+        "TRUNCATE early",
+        "INSERT INTO heir VALUES (1)",
+        "DELETE FROM heir",
+    ];
+    for write in writes {
+        let error = client.batch_execute(write).await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::from_code("SG002")), "{write}");
+    }
+    for write in writes {
+        client.batch_execute(&format!("BEGIN; SET LOCAL syncguard.fence = 42; {write}; COMMIT")).await.unwrap();
+    }
+    let fenced = "BEGIN; SET LOCAL syncguard.fence = 42; UPDATE parted SET id = id + 1; DELETE FROM later; COMMIT";
+    client.batch_execute(fenced).await.unwrap();
+    let ids: i64 = client.query_one("SELECT count(*) FROM parted", &[]).await.unwrap().get(0);
+    assert_eq!(ids, 0, "a trigger for rows has swallowed a write");
+    let late = client.batch_execute("BEGIN; SET LOCAL syncguard.fence = 41; INSERT INTO later VALUES (12)").await;
+    assert_eq!(late.unwrap_err().code(), Some(&SqlState::from_code("SG001")));
+}
+
+#[tokio::test]
+async fn a_session_without_a_search_path_is_checked_all_the_same() {
+    let (_, client) = database().await;
+    postgres::protect(&client, "led ger", &key()).await.unwrap();
+    let write = "INSERT INTO public.\"led ger\" VALUES (1)";
+    client.batch_execute("SET search_path = ''").await.unwrap();
+
+    let refused = client.batch_execute(write).await.unwrap_err();
+    client.batch_execute(&format!("BEGIN; SET LOCAL syncguard.fence = 42; {write}; COMMIT")).await.unwrap();
+
+    assert_eq!(refused.code(), Some(&SqlState::from_code("SG002")));
+}
+
+#[tokio::test]
+async fn a_pool_made_for_one_holding_needs_no_begin() {
+    let (url, client) = database().await;
+    let key = Key::new(r"a \ 'key' = and more").unwrap();
+    postgres::protect(&client, "led ger", &key).await.unwrap();
+    let options = |number| PostgresOptions::new(&key, fence(number));
+    let of_sqlx = |number| {
+        let connect = url.parse::<sqlx::postgres::PgConnectOptions>().unwrap().options(options(number).settings());
+        sqlx::PgPool::connect_with(connect)
+    };
+    let stale = of_sqlx(41).await.unwrap();
+    sqlx::query(UPDATE).execute(&stale).await.unwrap();
+
+    let mut config: tokio_postgres::Config = url.parse().unwrap();
+    let (newer, connection) = config.options(options(42).to_string()).connect(tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    newer.batch_execute(UPDATE).await.unwrap();
+
+    let refused = sqlx::query(UPDATE).execute(&stale).await.unwrap_err();
+    assert_eq!(refused.as_database_error().unwrap().code().as_deref(), Some("SG001"));
+    assert!(client.batch_execute(UPDATE).await.is_err(), "a session without a fence was let through");
+    assert_eq!(balance(&client).await, 2);
+    assert!(!format!("{:?}", options(42)).contains("key'"));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use syncguard_core::{ErrorCode, Fence};
-use syncguard_fenced::redis::{FencedScript, fenced_set, mark_key};
+use syncguard_fenced::redis::{FencedScript, announce, fenced_set, mark_key};
 use syncguard_fenced::{FenceError, StaleFence};
 use syncguard_testkit::{RedisCluster, RedisOptions, RedisServer};
 
@@ -28,6 +28,25 @@ async fn a_stale_holder_cannot_set() {
     assert_eq!(server.command(&["GET", "syncguard:mark:{ledger}"]), fence(42).to_string());
     fenced_set(&mut connection, "ledger", "newer", fence(42)).await.unwrap();
     assert_eq!(server.command(&["GET", "ledger"]), "newer");
+}
+
+#[tokio::test]
+async fn two_keys_have_two_marks_though_they_share_a_slot() {
+    let server = RedisServer::start(RedisOptions::new());
+    let mut connection = connect(&server).await;
+    fenced_set(&mut connection, "ledger", "new", fence(42)).await.unwrap();
+
+    fenced_set(&mut connection, "{ledger}", "another", fence(41)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_announced_fence_refuses_older_holders_before_anything_is_written() {
+    let server = RedisServer::start(RedisOptions::new());
+    let mut connection = connect(&server).await;
+    announce(&mut connection, "ledger", fence(42)).await.unwrap();
+
+    assert!(fenced_set(&mut connection, "ledger", "old", fence(41)).await.unwrap_err().stale().is_some());
+    assert_eq!(server.command(&["EXISTS", "ledger"]), "0");
 }
 
 #[tokio::test]
@@ -96,7 +115,7 @@ fn in_a_cluster_the_mark_is_in_the_slot_of_its_key() {
     let cluster = RedisCluster::start(3, 0);
     let node = &cluster.nodes()[0];
     let slot = |key: &str| node.command(&["CLUSTER", "KEYSLOT", key]);
-    for key in ["ledger", "a", "{a}:b", "x{tag}{b}", "a{b", "{", "with space", "caf\u{e9}", "{{a}}"] {
+    for key in ["ledger", "a", "{a}:b", "x{tag}{b}", "a{b", "{", "with space", "caf\u{e9}", "{{a}}", "{ledger}"] {
         assert_eq!(slot(key), slot(&mark_key(key).unwrap()), "{key}");
     }
     assert_ne!(slot("ledger"), slot("a"), "all slots look the same: the test would see nothing");

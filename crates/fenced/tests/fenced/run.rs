@@ -38,6 +38,28 @@ async fn the_work_is_committed_under_the_fence_of_its_lock() {
     assert!(!locker.is_locked("ledger").await.unwrap());
 }
 
+#[tokio::test]
+async fn older_holders_are_refused_before_the_work_begins() {
+    let url = syncguard_testkit::fresh_postgres_database();
+    let connect = crate::support::ledger::connect;
+    let (mut client, mut older) = (connect(&url).await, connect(&url).await);
+    postgres::install(&client).await.unwrap();
+    let locker = Locker::new(MemoryBackend::new());
+    drop(locker.lock("ledger").acquire().await.unwrap());
+
+    // The mark is on the disk: the older one hears of it at once, and does not wait for this transaction.
+    let older = &mut older;
+    let stale = locker.lock("ledger").run_fenced(&mut client, move |_| {
+        Box::pin(async move {
+            let key = Key::new("ledger").unwrap();
+            Ok::<_, FenceError>(postgres::begin(older, &key, Fence::FIRST).await.map(drop).unwrap_err().stale())
+        })
+    });
+    let stale = stale.await.unwrap();
+
+    assert_eq!(stale.unwrap().seen, Fence::new(2).unwrap());
+}
+
 #[derive(Debug)]
 enum Mine {
     Fence(FenceError),

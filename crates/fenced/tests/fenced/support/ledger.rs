@@ -10,13 +10,10 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use object_store::local::LocalFileSystem;
-use object_store::{ObjectStoreExt, path::Path as ObjectPath};
 use redis::aio::MultiplexedConnection;
 use rusqlite::Connection;
 use syncguard_core::{Fence, Key};
 use syncguard_fenced::file::FencedFile;
-use syncguard_fenced::object::FencedVersions;
 use syncguard_fenced::redis::FencedScript;
 use syncguard_fenced::{Result, StaleFence, postgres, sqlite};
 
@@ -66,7 +63,6 @@ enum Way {
     Redis(MultiplexedConnection),
     Http(HttpClient),
     Object(HttpClient),
-    Versions(LocalFileSystem),
 }
 
 impl Ledger {
@@ -86,7 +82,6 @@ impl Ledger {
             }
             "http" => Way::Http(http_client()),
             "object" => Way::Object(http_client()),
-            "versions" => Way::Versions(open_folder(location)),
             kind => panic!("no ledger is of kind {kind}"),
         };
         Self { place: place.clone(), way }
@@ -104,7 +99,6 @@ impl Ledger {
             Way::Redis(connection) => append_to_redis(connection, name, fence, *guarded).await,
             Way::Http(client) => send(client, &format!("{location}/{name}"), fence).await,
             Way::Object(client) => send(client, &format!("{location}/object/{name}"), fence).await,
-            Way::Versions(store) => append_to_folder(store, fence, *guarded).await,
         }
     }
 
@@ -128,7 +122,6 @@ impl Ledger {
             }
             Way::Http(client) => numbers(&fetch(client, &format!("{location}/entries/{name}")).await),
             Way::Object(client) => numbers(&fetch(client, &format!("{location}/object/{name}")).await),
-            Way::Versions(store) => entries_of_folder(store, self.place.guarded).await,
         }
     }
 }
@@ -259,33 +252,4 @@ fn member(json: &str, name: &str) -> Fence {
 
 async fn fetch(client: &HttpClient, url: &str) -> String {
     text(client.request(Request::get(url).body(Body::empty()).unwrap()).await.unwrap()).await
-}
-
-fn open_folder(path: &str) -> LocalFileSystem {
-    std::fs::create_dir_all(path).unwrap();
-    LocalFileSystem::new_with_prefix(path).unwrap()
-}
-
-// Versions hold whole contents, so the guarded ledger has the one entry that counts.
-async fn append_to_folder(store: &LocalFileSystem, fence: Fence, guarded: bool) -> Result<()> {
-    let line = format!("{fence}\n");
-    if guarded {
-        return FencedVersions::new(store, ObjectPath::from("ledger")).put(fence, line).await;
-    }
-    let path = ObjectPath::from("plain");
-    let old = match store.get(&path).await {
-        Ok(found) => found.bytes().await.unwrap().to_vec(),
-        Err(_) => Vec::new(),
-    };
-    store.put(&path, [old, line.into_bytes()].concat().into()).await.unwrap();
-    Ok(())
-}
-
-async fn entries_of_folder(store: &LocalFileSystem, guarded: bool) -> Vec<u64> {
-    let contents = if guarded {
-        FencedVersions::new(store, ObjectPath::from("ledger")).get().await.unwrap().unwrap_or_default()
-    } else {
-        store.get(&ObjectPath::from("plain")).await.unwrap().bytes().await.unwrap().to_vec()
-    };
-    numbers(&String::from_utf8(contents).unwrap())
 }

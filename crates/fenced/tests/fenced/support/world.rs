@@ -7,7 +7,7 @@ use super::ledger::{Ledger, Place, prepare_postgres};
 use super::service;
 
 /// All kinds of ledger.
-pub(crate) const KINDS: [&str; 8] = ["file", "sqlite", "postgres", "sqlx", "redis", "http", "object", "versions"];
+pub(crate) const KINDS: [&str; 7] = ["file", "sqlite", "postgres", "sqlx", "redis", "http", "object"];
 
 /// The ledgers of some kinds, each with its guard and without, and the servers behind them. Servers of its own: 64
 /// writers that are killed leave too many connections behind for one that others use.

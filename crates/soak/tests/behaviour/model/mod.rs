@@ -6,6 +6,7 @@
 //! has the name of its promise in `docs/guarantees.md`, and each rule that matters is broken once on purpose: the
 //! search must then find the way to the damage.
 
+mod announce;
 mod client;
 mod protocol;
 mod storage;
