@@ -145,7 +145,8 @@ fn pooler(report: &mut HealthReport, inner: &Inner) {
                 "connections lead through a pooler: statements are parsed at every call",
             )
             .hint(
-                "prepared=always if it understands prepared statements; wake_url=… straight to the server for wake-ups",
+                "prepared=always if it understands prepared statements; wake_url=… straight to the server for wake-ups; \
+                 run --fence-postgres needs the server itself",
             ),
     };
 }
