@@ -32,7 +32,8 @@ pub(crate) fn run(only: Option<&str>) -> Result<ExitCode> {
         let manifest = format!(
             "[package]\nname = \"neighbour\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
              {name} = {{ version = \"{version}\", default-features = false, features = [{features}] }}\n\
-             syncguard = {{ path = {library:?}, features = [\"sqlite\", \"blocking\", \"fenced\"] }}\n"
+             syncguard = {{ path = \"{}\", features = [\"sqlite\", \"blocking\", \"fenced\"] }}\n",
+            library.display()
         );
         fs::write(package.join("Cargo.toml"), manifest)?;
         let program = include_str!("neighbour.rs.in").replace("NEIGHBOUR", &name.replace('-', "_"));

@@ -18,6 +18,7 @@ use crate::names::is_document_id;
 /// Settings of a [`FirestoreBackend`]. Made by [`FirestoreBackend::builder`] or from a URL.
 #[derive(Clone)]
 #[must_use]
+#[allow(clippy::struct_excessive_bools, reason = "independent settings")]
 pub struct FirestoreBuilder {
     pub(crate) project: String,
     pub(crate) database: String,
