@@ -409,4 +409,7 @@ fn after(now: Instant, pause: Duration) -> Instant {
 
 #[cfg(test)]
 #[cfg(not(syncguard_shuttle))]
+mod population;
+#[cfg(test)]
+#[cfg(not(syncguard_shuttle))]
 mod tests;
