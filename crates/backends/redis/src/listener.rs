@@ -118,6 +118,8 @@ impl Messages for Receiver {
         let topic: Arc<str> = Arc::from(topic);
         if is_ours {
             self.turns.ours(&topic);
+        } else {
+            self.turns.is_over(&topic);
         }
         Ok(Heard::Released { topic, hold_back })
     }

@@ -41,6 +41,14 @@ impl Turns {
         self.note(lock, Turn::Theirs(GRACE), GRACE);
     }
 
+    /// Somebody else has had the lock since: there is nobody to stand back for.
+    pub(crate) fn is_over(&self, lock: &str) {
+        let mut turns = self.turns();
+        if matches!(turns.get(lock), Some((Turn::Theirs(_), _))) {
+            turns.remove(lock);
+        }
+    }
+
     fn note(&self, lock: &Arc<str>, turn: Turn, lasts: Duration) {
         let now = Instant::now();
         let mut turns = self.turns();
@@ -88,6 +96,9 @@ mod tests {
             (Some(Turn::Theirs(GRACE / 2)), Some(Turn::Theirs(GRACE / 2)))
         );
         tokio::time::advance(GRACE).await;
+        assert_eq!(turns.take(&lock), None);
+        turns.theirs(&lock);
+        turns.is_over(&lock);
         assert_eq!(turns.take(&lock), None);
     }
 

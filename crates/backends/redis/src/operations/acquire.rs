@@ -12,7 +12,7 @@ use crate::names::KeyNames;
 use crate::reply::{self, AcquireReply};
 use crate::router::Router;
 use crate::script;
-use crate::turns::Turn;
+use crate::turns::{GRACE, Turn};
 
 impl Operations {
     pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -24,11 +24,18 @@ impl Operations {
         let router = self.careful.as_ref().map_or(&*self.router, |(router, _)| router);
         let waiters = self.waiters(&names.lock);
         let outcome = self.run(router, request, &names, waiters).await?;
-        if let AcquireOutcome::Acquired(_) = outcome {
-            if let Some((router, wait)) = &self.careful {
-                self.replicate(router, *wait, request, &names).await?;
+        match outcome {
+            AcquireOutcome::Acquired(_) => {
+                if let Some((router, wait)) = &self.careful {
+                    self.replicate(router, *wait, request, &names).await?;
+                }
+                self.own_locks.remember(request.lock_id, &names.lock, request.ttl);
             }
-            self.own_locks.remember(request.lock_id, &names.lock, request.ttl);
+            // Somebody holds it by now.
+            AcquireOutcome::Contended(contention) if contention.free_in > Some(GRACE * 2) => {
+                self.turns.is_over(&names.lock);
+            }
+            AcquireOutcome::Contended(_) => {}
         }
         Ok(outcome)
     }

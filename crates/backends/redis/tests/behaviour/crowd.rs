@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::support::fresh_prefix;
 use syncguard_core::{Guard, LockError, Locker};
@@ -28,20 +28,20 @@ async fn acquire(locker: &Locker) -> Result<Guard, LockError> {
     locker.lock("k").ttl(Duration::from_secs(600)).timeout(Duration::from_secs(60)).acquire().await
 }
 
-/// How long each turn was waited for while `tasks` asked again and again, each after its release.
-#[allow(clippy::disallowed_methods, reason = "waits are measured")]
-async fn greedy(tasks: Vec<Locker>, time: Duration) -> Vec<Vec<Duration>> {
-    let stop = Arc::new(AtomicBool::new(false));
+/// How many turns of others each turn was waited for, while `tasks` asked again and again, each after its release. Turns
+/// and not time: a busy machine may stand still for a while.
+async fn greedy(tasks: Vec<Locker>, time: Duration) -> Vec<Vec<usize>> {
+    let (stop, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let tasks: Vec<_> = tasks
         .into_iter()
         .map(|locker| {
-            let stop = stop.clone();
+            let (stop, turns) = (stop.clone(), turns.clone());
             tokio::spawn(async move {
                 let mut waits = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
-                    let asked = Instant::now();
+                    let asked = turns.load(Ordering::Relaxed);
                     let guard = acquire(&locker).await.unwrap();
-                    waits.push(asked.elapsed());
+                    waits.push(turns.fetch_add(1, Ordering::Relaxed) - asked);
                     guard.release().await.unwrap();
                 }
                 waits
@@ -63,12 +63,10 @@ async fn of_many_who_ask_again_at_once_nobody_waits_for_long() {
 
     let waits = greedy(processes, Duration::from_secs(5)).await;
 
-    let all: Vec<Duration> = waits.iter().flatten().copied().collect();
-    let mean = all.iter().sum::<Duration>() / u32::try_from(all.len()).unwrap();
-    let longest = all.iter().max().unwrap();
+    let longest = waits.iter().flatten().max().unwrap();
     let turns = || waits.iter().map(Vec::len);
-    println!("turns {:?}..{:?}, mean wait {mean:?}, longest {longest:?}", turns().min(), turns().max());
-    assert!(*longest <= mean * 10, "{longest:?} is more than ten times the mean of {mean:?}");
+    println!("turns {:?}..{:?}, the longest wait was {longest} turns", turns().min(), turns().max());
+    assert!(*longest <= 10 * 60, "{longest} turns: more than ten times as many as there are processes");
 }
 
 #[tokio::test]
@@ -80,7 +78,7 @@ async fn one_task_gets_its_share_beside_a_process_of_many() {
     let waits = greedy(tasks, Duration::from_secs(2)).await;
 
     let all: usize = waits.iter().map(Vec::len).sum();
-    println!("the one had {} of {all} turns, its longest wait {:?}", waits[0].len(), waits[0].iter().max());
+    println!("the one had {} of {all} turns, its longest wait {:?} turns", waits[0].len(), waits[0].iter().max());
     assert!(waits[0].len() > all / 10, "{} of {all} turns", waits[0].len());
 }
 
