@@ -8,7 +8,7 @@
 --      7 where it stands when the lock is taken: 'front', 'end'  8 and when it got it: 'end', 'out', '': as before
 --      9 how long it leaves a free lock to others, in ms
 -- Answers the value it stored when the lock is ours now; its acquiredAtMs is the time of the answer,
---         {the stored value, now} when it was ours already, or {fence, expiresAtMs, now} if another program wrote it,
+--         {fence, expiresAtMs, now} when it was ours already,
 --         minus the ms until it can be taken over when another owner holds it, {the same} when that one tells nobody of its release,
 --         {the dead holder's id}: come again with its index key, so that no key is touched undeclared
 --
@@ -25,8 +25,9 @@ local now = seconds * 1000 + millis
 if stored then
   if type(stored) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. stored.err) end
   --#include read
-  local id, expires, data = read(stored)
-  if not expires then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
+  local data = read(stored)
+  if not data then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
+  local id, expires = data.lockId, data.expiresAtMs
   if expires > now - TOLERANCE_MS then
     if type(id) ~= 'string' then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
     if id ~= string.match(ARGV[2], '"lockId":"([%w_-]+)"') then
@@ -35,11 +36,10 @@ if stored then
         line(ARGV[7])
       end
       local free = now - expires - TOLERANCE_MS
-      -- Other programs do not tell, and ours say so where they do not. Inside a text the quotes would be escaped.
-      if data or string.find(stored, '"silent":true', 1, true) then return {free} end
+      -- Other programs, which know no ttlMs, do not tell, and ours say so where they do not.
+      if data.silent == true or not data.ttlMs then return {free} end
       return free
     end
-    if not data then return {stored, now} end
     local fence = tonumber(data.fence)
     if not fence then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
     return {fence, expires, now}

@@ -8,15 +8,14 @@ if found.err then return redis.error_reply('SYNCGUARDREFUSED ' .. found.err) end
 local stored = found[1]
 if not stored or found[2] ~= KEYS[1] then return -1 end
 --#include read
-local id, expires = read(stored)
-if not expires then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
-if id ~= ARGV[1] then return 0 end
+local data = read(stored)
+if not data then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
+if data.lockId ~= ARGV[1] then return 0 end
 local time = redis.pcall('TIME')
 if time.err then return redis.error_reply('SYNCGUARDREFUSED ' .. time.err) end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if expires <= now - TOLERANCE_MS then return -2 end
--- Inside a text the quotes would be escaped.
-if string.find(stored, '"asked":true', 1, true) then return 1 end
+if data.expiresAtMs <= now - TOLERANCE_MS then return -2 end
+if data.asked == true then return 1 end
 -- As text: what other programs keep in the value stays as they wrote it, and so does its expiry in Redis.
 local marked = string.gsub(stored, '}%s*$', ',"asked":true}')
 local written = redis.pcall('SET', KEYS[1], marked, 'KEEPTTL')

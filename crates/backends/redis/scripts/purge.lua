@@ -6,10 +6,10 @@
 local stored = redis.call('GET', KEYS[1])
 if not stored then return 0 end
 --#include read
-local id, expires = read(stored)
-if not expires or id ~= ARGV[1] then return 0 end
+local data = read(stored)
+if not data or data.lockId ~= ARGV[1] then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if now - expires <= tonumber(ARGV[2]) then return 0 end
+if now - data.expiresAtMs <= tonumber(ARGV[2]) then return 0 end
 redis.call('DEL', KEYS[1], KEYS[2])
 return 1

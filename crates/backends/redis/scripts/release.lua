@@ -1,43 +1,14 @@
 -- Frees the lock of an id and gives the turn to the first in line.
 --
 -- KEYS 1 lock  2 index of the id  3 line of waiting processes
--- ARGV 1 the stored value up to its expiry: {"lockId":"…","expiresAtMs":  2 whom to tell: 'first' of the line, 'all', where other
---      servers have listeners, too; none: nobody
+-- ARGV 1 the id  2 whom to tell: 'first' of the line, 'all', where other servers have listeners, too; none: nobody
 -- Answers 1 when freed, the process whose turn it is when freed and told, -3 when freed but publishing is not permitted,
 --         0 when another owner holds the lock, -1 when there is none, -2 when its lease was over
 local run, KEYS, ARGV = redis.pcall, KEYS, ARGV
-local found = run('MGET', KEYS[1], KEYS[2], KEYS[3])
-if found.err then return redis.error_reply('SYNCGUARDREFUSED ' .. found.err) end
-local stored = found[1]
-if found[2] ~= KEYS[1] then return -1 end
-if not stored then
-  -- MGET hides a value of another type.
-  stored = run('GET', KEYS[1])
-  if type(stored) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. stored.err) end
-  return -1
-end
--- Times have 13 digits until the year 2286. Whatever looks otherwise is read with care.
-local head, ends, expires = #ARGV[1]
-if string.sub(stored, 1, head) == ARGV[1] and string.byte(stored, head + 14) == 44 then
-  ends = string.sub(stored, head + 1, head + 10)
-else
-  --#include read
-  local id
-  id, expires = read(stored)
-  if not expires then return redis.error_reply('SYNCGUARDFOREIGN the value is not a lock') end
-  if id ~= string.match(ARGV[1], '"lockId":"([%w_-]+)"') then return 0 end
-end
-local time = run('TIME')
-if time.err then return redis.error_reply('SYNCGUARDREFUSED ' .. time.err) end
+--#include own
 local freed = run('DEL', KEYS[1], KEYS[2])
 if type(freed) == 'table' then return redis.error_reply('SYNCGUARDREFUSED ' .. freed.err) end
--- A lease that ends in this second or later is not over, and texts of as many digits compare as their numbers do, which would
--- have to be made first.
-if not ends or ends < time[1] then
-  expires = expires or tonumber(string.sub(stored, head + 1, head + 13)) or 0
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  if expires <= now - TOLERANCE_MS then return -2 end
-end
+if data.expiresAtMs <= now - TOLERANCE_MS then return -2 end
 if not ARGV[2] then return 1 end
 local line, first = found[3] or '', ''
 if #line >= 8 then

@@ -42,6 +42,33 @@ pub fn stored(bytes: &[u8]) {
     }
 }
 
+/// Panics unless the reader of the scripts, run by a server, makes the same of each value as ours: what the one takes for
+/// a dead lock and overwrites, the other must not call something else.
+pub fn both_readers(connection: &mut redis::Connection, values: &[Vec<u8>]) {
+    const SCRIPT: &str = concat!(
+        include_str!("../scripts/read.lua"),
+        r"
+        local seen = {}
+        for number, value in ipairs(ARGV) do
+          local data = read(value)
+          local id = data and type(data.lockId) == 'string' and data.lockId or ''
+          seen[number] = data and string.format('%.0f ', data.expiresAtMs + 0) .. id or 'no lock'
+        end
+        return seen
+        "
+    );
+    let seen: Vec<Vec<u8>> =
+        redis::cmd("EVAL").arg(SCRIPT).arg(0).arg(values).query(connection).expect("the script runs");
+    for (value, theirs) in values.iter().zip(seen) {
+        let ours = match Stored::parse(&Value::BulkString(value.clone())) {
+            Ok(Some(stored)) => format!("{} {}", stored.expires_at.as_millis(), stored.lock_id.unwrap_or_default()),
+            _ => "no lock".to_owned(),
+        };
+        let shown = String::from_utf8_lossy(value);
+        assert_eq!(ours, String::from_utf8_lossy(&theirs), "of {shown:?}: ours, and that of the scripts");
+    }
+}
+
 /// Lets every reader read it.
 fn judge(value: &Value) {
     let id = syncguard_core::LockId::parse(OURS).expect("an id");
@@ -166,6 +193,123 @@ mod tests {
         fn no_stored_value_makes_the_readers_panic_or_tell(bytes in stored()) {
             super::stored(&bytes);
         }
+    }
+
+    /// Pieces of which a value is made that one reader could take for a lock, and another not.
+    const PIECES: [&str; 56] = [
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        " ",
+        "\n",
+        "\u{c}",
+        "\0",
+        "\"",
+        "\\",
+        "\u{1}",
+        "é",
+        "\u{7f}",
+        "true",
+        "false",
+        "null",
+        "nan",
+        "-",
+        "+",
+        "0",
+        "1",
+        "9",
+        ".",
+        "e",
+        "E",
+        "01",
+        "0x10",
+        "1.",
+        ".5",
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "0e999999999",
+        "Infinity",
+        "1.5",
+        "1.7e12",
+        "9007199254740991",
+        "9007199254740993",
+        "9223372036854775807",
+        "184467440737095516160",
+        "\\u0041",
+        "\\ud800",
+        "\\ud83d\\ude00",
+        "\\udc00",
+        "\\x",
+        "\\/",
+        "\"x\"",
+        "\"expiresAtMs\":",
+        "\"expiresAtMs\":1,",
+        "\"expires\\u0041tMs\":2,",
+        "\"lockId\":\"AAAAAAAAAAAAAAAAAAAAAA\",",
+        "\"acquiredAtMs\":",
+        "{\"expiresAtMs\":1",
+        "[[[[",
+    ];
+
+    fn lock_like() -> impl Strategy<Value = Vec<u8>> {
+        let whole = VALUES.map(str::to_owned).to_vec();
+        let insert = vec(select(PIECES.to_vec()), 0..4).prop_map(|pieces| pieces.concat().into_bytes());
+        (damaged_once(whole), any::<Index>(), insert).prop_map(|(mut value, at, piece)| {
+            let at = if value.is_empty() { 0 } else { at.index(value.len() + 1) };
+            value.splice(at..at, piece);
+            value
+        })
+    }
+
+    fn damaged_once(pieces: Vec<String>) -> impl Strategy<Value = Vec<u8>> {
+        (select(pieces), vec((any::<Index>(), any::<u8>()), 0..2)).prop_map(|(whole, changes)| {
+            let mut bytes = whole.into_bytes();
+            for (at, byte) in changes {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = byte;
+                }
+            }
+            bytes
+        })
+    }
+
+    #[test]
+    fn scripts_and_library_take_the_same_values_for_locks() {
+        let server = syncguard_testkit::redis_url();
+        let mut connection = redis::Client::open(server).unwrap().get_connection().unwrap();
+        let lock = |field: &str| {
+            format!(r#"{{"lockId":"AAAAAAAAAAAAAAAAAAAAAA",{field}"key":"k","expiresAtMs":1,"fence":"1"}}"#)
+        };
+        let odd = [
+            lock(r#""acquiredAtMs":1e400,"#),
+            lock(&format!(r#""acquiredAtMs":{},"#, "9".repeat(400))),
+            lock(r#""expiresAtMs":1700000000000,"#),
+            lock(&format!(r#""x":{}{},"#, "[".repeat(126), "]".repeat(126))),
+            lock(&format!(r#""x":{}{},"#, "[".repeat(127), "]".repeat(127))),
+            lock(&format!(r#""x":"{}","#, "y".repeat(70_000))),
+            lock("\"x\":\"\n\","),
+            format!("{}\0", lock("")),
+            r#"{"lockId":"AAAAAAAAAAAAAAAAAAAAAA","expiresAtMs":1,"acquiredAtMs":1,"key":"a"b","fence":"1"}"#
+                .to_owned(),
+        ];
+        super::both_readers(&mut connection, &odd.map(String::into_bytes));
+        let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+            cases: 200,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        });
+        let connection = std::cell::RefCell::new(connection);
+        runner
+            .run(&vec(lock_like(), 100), |values| {
+                super::both_readers(&mut connection.borrow_mut(), &values);
+                Ok(())
+            })
+            .unwrap();
     }
 
     #[test]

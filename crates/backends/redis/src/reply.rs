@@ -30,14 +30,9 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
             let lease = granted(text(value)?, head).ok_or_else(unexpected)?;
             Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease)))
         }
-        Value::Int(wait) if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait).told_of()))),
+        Value::Int(wait) if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait).announcing_release()))),
         Value::Array(parts) => match parts.as_slice() {
             [Value::Int(wait)] if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait)))),
-            [Value::BulkString(value), Value::Int(now)] if *now > 0 => {
-                let lease = granted(text(value)?, head).ok_or_else(unexpected)?;
-                let lease = lease.observed_at(Timestamp::from_millis(*now));
-                Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease)))
-            }
             [Value::Int(fence), Value::Int(expires_at), Value::Int(now)] if *expires_at > 0 && *now > 0 => {
                 let fence = Fence::new(u64::try_from(*fence).unwrap_or(0))?;
                 let lease = Lease::new(fence, Timestamp::from_millis(*expires_at));
@@ -189,14 +184,15 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// `None` for nothing; an error for something that is not a lock.
+    /// `None` for nothing; an error for something that is not a lock. Takes and refuses what `read.lua` does.
     pub(crate) fn parse(value: &Value) -> Result<Option<Self>> {
         let bytes = match value {
             Value::Nil => return Ok(None),
             Value::BulkString(bytes) if bytes.len() <= MAX_VALUE_BYTES => bytes,
             _ => return Err(foreign()),
         };
-        let json: Json = serde_json::from_slice(bytes).map_err(|_| foreign())?;
+        // cjson takes any bytes inside of a text.
+        let json: Json = serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|_| foreign())?;
         let expires_at = json.get("expiresAtMs").and_then(millis).ok_or_else(foreign)?;
         let lock_id = json.get("lockId").and_then(Json::as_str).map(str::to_owned);
         Ok(Some(Self { lock_id, expires_at, json }))
@@ -222,11 +218,8 @@ impl Stored {
     }
 }
 
-/// Whole milliseconds; other programs may have written them as 1.7e+12.
+/// Whole milliseconds; other programs may have written them as 1.7e+12. All numbers of cjson are of this kind.
 fn millis(json: &Json) -> Option<Timestamp> {
-    if let Some(number) = json.as_i64() {
-        return Some(Timestamp::from_millis(number));
-    }
     let number = json.as_f64().filter(|number| number.abs() <= 9_007_199_254_740_991.0 && number.fract() == 0.0)?;
     format!("{number:.0}").parse().ok().map(Timestamp::from_millis)
 }

@@ -16,6 +16,7 @@ pub(crate) struct Script {
 impl Script {
     fn new(text: &str) -> Self {
         // Comments explain the scripts to people; the server would parse and keep them for nothing.
+        let text = text.replace("--#include own", include_str!("../scripts/own.lua"));
         let text = text.replace("--#include read", include_str!("../scripts/read.lua"));
         let text = text.replace("--#include line", include_str!("../scripts/line.lua"));
         // One number for all backends; the scripts say its name.

@@ -62,24 +62,24 @@ pub struct Contention {
     pub free_in: Option<Duration>,
     /// Whether the holder is known to tell waiters of its release, where the backend learned it for free. Waiters that
     /// hear of releases ask less often then.
-    pub is_told_of: bool,
+    pub announces_release: bool,
 }
 
 impl Contention {
     /// Makes the contention of which nothing more is known.
     pub const fn new() -> Self {
-        Self { free_in: None, is_told_of: false }
+        Self { free_in: None, announces_release: false }
     }
 
     /// Makes the contention with a holder whose lease can be taken over after this time.
     pub const fn free_in(duration: Duration) -> Self {
-        Self { free_in: Some(duration), is_told_of: false }
+        Self { free_in: Some(duration), announces_release: false }
     }
 
     /// Says that the holder tells waiters of its release.
     #[must_use]
-    pub const fn told_of(self) -> Self {
-        Self { is_told_of: true, ..self }
+    pub const fn announcing_release(self) -> Self {
+        Self { announces_release: true, ..self }
     }
 }
 

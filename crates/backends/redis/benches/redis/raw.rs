@@ -56,7 +56,7 @@ impl Pair {
         match self.kind {
             Kind::Ours => {
                 let line = format!("raw:id:line of {key}");
-                ["EVALSHA", &self.release, "3", &lock, &index, &line, &value_head(key), "first"]
+                ["EVALSHA", &self.release, "3", &lock, &index, &line, &format!("{ID}{key}"), "first"]
                     .map(str::to_owned)
                     .to_vec()
             }
@@ -80,6 +80,7 @@ fn value_head(key: &str) -> String {
 
 /// The same text that the backend sends.
 fn stripped(source: &str) -> String {
+    let source = source.replace("--#include own", include_str!("../../scripts/own.lua"));
     let source = source.replace("--#include read", include_str!("../../scripts/read.lua"));
     let source = source.replace("--#include line", include_str!("../../scripts/line.lua"));
     let source = source.replace("TOLERANCE_MS", &syncguard_core::time::TOLERANCE_MS.to_string());

@@ -130,7 +130,7 @@ impl Operations {
     async fn give_back(&self, request: AcquireRequest<'_>, names: &KeyNames) -> bool {
         let index = self.names.index(request.lock_id);
         let keys = [names.lock.as_str(), &index, &self.names.line(&names.lock, request.lock_id)];
-        let answer = self.router.script(&script::RELEASE, &keys, &[&value_head(request.lock_id)], self.timeout).await;
+        let answer = self.router.script(&script::RELEASE, &keys, &[request.lock_id.as_str()], self.timeout).await;
         answer.is_ok_and(|answer| reply::release(&answer).is_ok_and(|reply| reply.outcome().is_released()))
     }
 }

@@ -2,7 +2,7 @@
 
 use syncguard_core::{AbsentReason, ExtendOutcome, LockId, Result, Ttl};
 
-use super::{Located, Operations, life, value_head};
+use super::{Located, Operations, life};
 use crate::error::CallError;
 use crate::{reply, script};
 
@@ -11,8 +11,7 @@ impl Operations {
         let Some(Located { lock, index }) = self.locate(lock_id).await? else {
             return Ok(ExtendOutcome::Absent(Some(AbsentReason::NotFound)));
         };
-        let args = [value_head(lock_id), life(ttl)];
-        let args = args.each_ref().map(String::as_str);
+        let args = [lock_id.as_str(), &life(ttl)];
         let answer = self.router.script(&script::EXTEND, &[&lock, &index], &args, self.bound(ttl)).await;
         let outcome = reply::extend(&answer.map_err(CallError::into_lock_error)?)?;
         if outcome.is_extended() {

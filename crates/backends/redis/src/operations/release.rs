@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use syncguard_core::{AbsentReason, LockId, ReleaseOutcome, Result};
 
-use super::{Located, Operations, value_head};
+use super::{Located, Operations};
 use crate::error::CallError;
 use crate::reply::{self, ReleaseReply};
 use crate::script;
@@ -15,7 +15,7 @@ impl Operations {
             return Ok(ReleaseOutcome::Absent(Some(AbsentReason::NotFound)));
         };
         // One server knows all of its listeners, a node of a cluster its own.
-        let args = [&*value_head(lock_id), if self.router.is_one_server() { "first" } else { "all" }];
+        let args = [lock_id.as_str(), if self.router.is_one_server() { "first" } else { "all" }];
         let args = if self.publish.load(Ordering::Relaxed) { &args[..] } else { &args[..1] };
         let keys = [&*lock, &index, &self.names.line(&lock, lock_id)];
         let answer = self.router.script(&script::RELEASE, &keys, args, self.timeout).await;

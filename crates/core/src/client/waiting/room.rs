@@ -333,7 +333,7 @@ impl Room {
     fn learn(&mut self, contention: Contention, now: Instant, chance: f64) {
         self.failures = 0;
         (self.is_held, self.unanswered) = (true, None);
-        self.is_announced = contention.is_told_of;
+        self.is_announced = contention.announces_release;
         self.free_at = contention.free_in.and_then(|free_in| now.checked_add(free_in));
         self.look_at = contention.free_in.and_then(|free_in| {
             let floor = EXPIRY_FLOOR.saturating_mul(1 << self.short_leases.min(16));

@@ -317,7 +317,7 @@ impl World {
 
     fn answer(&mut self, process: usize, waiter: u64, got: Option<bool>, free_in: Time) {
         let contention = Contention::free_in(Duration::from_micros(free_in));
-        let contention = if self.nature.hints { contention.told_of() } else { contention };
+        let contention = if self.nature.hints { contention.announcing_release() } else { contention };
         match got {
             None => self.on(process, waiter, Event::Failed),
             Some(false) => self.on(process, waiter, Event::Contended(contention)),

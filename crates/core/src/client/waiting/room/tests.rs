@@ -194,7 +194,7 @@ fn a_backend_that_says_free_in_nothing_is_asked_seldom() {
 
 #[test]
 fn whoever_will_hear_of_the_release_asks_once_a_second() {
-    let announced = Event::Contended(MINUTE.told_of());
+    let announced = Event::Contended(MINUTE.announcing_release());
     let fixed = RetryPolicy { backoff: Backoff::Fixed, max_retries: None, timeout: None, ..RetryPolicy::default() };
     let mut crowd = Crowd::with(2, &fixed);
     assert_eq!(crowd.moves(0, 0), Step::Ask);
