@@ -3,6 +3,7 @@
 -- SQLSTATE SG001: the fence is stale; the detail is the highest fence seen.
 -- SQLSTATE SG002: a protected table is written without a fence, or with the fence of another key.
 -- SQLSTATE SG003: sessions of a stale holder are in the way, and this role may not end them; the detail names them.
+-- SQLSTATE SG004: the table of marks belongs to a stranger, or a trigger on it calls a function of one.
 --
 -- A refusal is an error on purpose: it aborts the transaction, so that not even a caller who ignores it can commit.
 
@@ -11,6 +12,31 @@ CREATE TABLE IF NOT EXISTS syncguard_marks (
     key   text COLLATE "C" PRIMARY KEY,
     fence bigint NOT NULL CHECK (fence BETWEEN 1 AND 900000000000000)
 );
+
+-- Whoever owns the table, or the function of a trigger on it, has code of his run as everybody who brings a fence. Trusted are
+-- we, roles that we are a member of, superusers, and the owners of the database and of the schema. A function of a stranger
+-- needs no look: replacing it fails.
+DO $$
+DECLARE
+    stranger text;
+BEGIN
+    SELECT r.rolname INTO stranger
+    FROM (SELECT relowner, relnamespace FROM pg_class WHERE oid = 'syncguard_marks'::regclass::oid
+          UNION ALL
+          SELECT proowner, relnamespace FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid JOIN pg_proc p ON p.oid = tgfoid
+          WHERE tgrelid = 'syncguard_marks'::regclass::oid AND NOT tgisinternal) AS found (owner, schema)
+    JOIN pg_roles r ON r.oid = owner
+    JOIN pg_namespace n ON n.oid = schema
+    JOIN pg_roles us ON us.rolname = current_user
+    WHERE NOT (r.rolsuper OR r.oid = us.oid OR (NOT us.rolsuper AND pg_has_role(r.oid, 'MEMBER'))
+               OR pg_has_role(r.oid, nspowner, 'MEMBER')
+               OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database()))
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'SG004', MESSAGE = 'syncguard_marks is in the hands of a stranger', DETAIL = stranger;
+    END IF;
+END
+$$;
 
 -- Who writes under which fence must be known to a successor that ends stale sessions, and to nobody else. So each
 -- transaction holds two shared advisory locks, which block nobody: one of its key (64 bits of hash), and one of its fence

@@ -130,6 +130,9 @@ pub(crate) fn refusal_or(
     let failure = LockError::new(code_of(sqlstate), message);
     let failure = match sqlstate {
         NO_RIGHT => failure.with_hint("grant pg_signal_backend to this role, or connect as the role of those sessions"),
+        STRANGER => failure.with_hint(
+            "use a schema in which nobody else may create, or make its owner the owner of the table syncguard_marks",
+        ),
         "42P01" | "42883" => failure.with_hint("run the migration of syncguard-fenced on this database first"),
         _ => failure,
     };
@@ -142,6 +145,8 @@ const STALE: &str = "SG001";
 const UNDECLARED: &str = "SG002";
 /// The error code of a successor that may not end the sessions of a stale holder.
 const NO_RIGHT: &str = "SG003";
+/// The error code of a migration that found somebody else's table.
+const STRANGER: &str = "SG004";
 /// PostgreSQL's own, for a lock that was not available in time.
 const IN_USE: &str = "55P03";
 
@@ -157,7 +162,7 @@ fn refusal(offered: Fence, detail: Option<&str>) -> FenceError {
 /// By class: what a caller can do about it.
 fn code_of(sqlstate: &str) -> ErrorCode {
     match sqlstate {
-        UNDECLARED => ErrorCode::InvalidArgument,
+        UNDECLARED | STRANGER => ErrorCode::InvalidArgument,
         IN_USE | "57014" => ErrorCode::NetworkTimeout,
         NO_RIGHT | "42501" => ErrorCode::AuthFailed,
         // No table, no function: the migration did not run.

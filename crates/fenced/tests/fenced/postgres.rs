@@ -328,6 +328,41 @@ async fn many_may_install_at_once() {
 }
 
 #[tokio::test]
+async fn marks_of_a_stranger_are_refused_before_his_code_runs() {
+    let url = fresh_postgres_database();
+    let owner = connect(&url).await;
+    let name = url.rsplit('/').next().unwrap().split('?').next().unwrap();
+    let (stranger, victim) = (format!("stranger_{name}"), format!("victim_{name}"));
+    let marks = "CREATE TABLE syncguard_marks (key text PRIMARY KEY, fence bigint);
+                 CREATE TABLE loot (victim text); GRANT ALL ON loot, syncguard_marks TO PUBLIC;
+                 CREATE FUNCTION thief() RETURNS trigger LANGUAGE plpgsql AS
+                     'BEGIN INSERT INTO loot VALUES (current_user); RETURN NEW; END';
+                 CREATE TRIGGER thief BEFORE INSERT ON syncguard_marks FOR EACH ROW EXECUTE FUNCTION thief()";
+    let roles = format!("CREATE ROLE {stranger}; CREATE ROLE {victim}; GRANT CREATE ON SCHEMA public TO PUBLIC");
+    owner.batch_execute(&format!("{roles}; SET ROLE {stranger}; {marks}; SET ROLE {victim}")).await.unwrap();
+
+    for of_others in ["trigger", "nothing"] {
+        let error = postgres::install(&owner).await.unwrap_err();
+        let FenceError::Failed(failure) = &error else { panic!("{error:?}") };
+        assert_eq!(failure.code(), ErrorCode::InvalidArgument, "{error:?}");
+        assert!(failure.hint().unwrap().contains("schema"), "{error:?}");
+        owner.batch_execute("ROLLBACK; RESET ROLE").await.unwrap();
+        assert_eq!(owner.query_one("SELECT count(*) FROM loot", &[]).await.unwrap().get::<_, i64>(0), 0);
+        // Now only the function of the trigger is his, and then nothing.
+        let mine = if of_others == "trigger" {
+            "ALTER TABLE syncguard_marks OWNER TO"
+        } else {
+            "ALTER FUNCTION thief OWNER TO"
+        };
+        owner
+            .batch_execute(&format!("{mine} {victim}; GRANT ALL ON loot TO {victim}; SET ROLE {victim}"))
+            .await
+            .unwrap();
+    }
+    postgres::install(&owner).await.unwrap();
+}
+
+#[tokio::test]
 async fn without_the_migration_a_check_fails_and_says_what_to_do() {
     let mut client = connect(&fresh_postgres_database()).await;
     let error = postgres::begin(&mut client, &key(), fence(1)).await.map(drop).unwrap_err();
