@@ -59,6 +59,7 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Fault> {
 /// Checks the directory and the file, and creates the file if there is none.
 pub(crate) fn prepare(path: &Path, mode: Option<u32>) -> Result<Identity, Fault> {
     check_directory(path)?;
+    check_owners(path, mode)?;
     let mut patience = if mode.is_some() { 100 } else { 0 };
     loop {
         match std::fs::symlink_metadata(path) {
@@ -136,6 +137,26 @@ fn refused(path: &Path, error: &io::Error) -> Fault {
         kind => Fault::invalid(format!("{shown} cannot be created: {kind}"))
             .hint("name a path in a directory that you may write to"),
     }
+}
+
+/// Refuses what a stranger put into a directory where everybody may: he reads our ids, keeps our turn for ever, lets locks overlap
+/// by a trigger, or cuts off the index under us. With a mode the file is shared on purpose. Elsewhere only those may put files
+/// there who were given the directory.
+pub(crate) fn check_owners(path: &Path, mode: Option<u32>) -> Result<(), Fault> {
+    let directory = path.parent().unwrap_or(Path::new("/")).metadata().map_err(|error| refused(path, &error))?;
+    if mode.is_some() || directory.mode() & 0o002 == 0 {
+        return Ok(());
+    }
+    let trusted = [rustix::process::geteuid().as_raw(), 0, directory.uid()];
+    for member in ["", "-wal", "-shm", "-queue"].map(|suffix| beside(path, suffix)) {
+        if std::fs::symlink_metadata(&member).is_ok_and(|found| !trusted.contains(&found.uid())) {
+            let what =
+                format!("{} belongs to another user, in a directory where everybody may put files", member.display());
+            return Err(Fault::invalid(what)
+                .hint("name a file in a directory of your own; users who share a file on purpose all say mode=660"));
+        }
+    }
+    Ok(())
 }
 
 fn check_directory(path: &Path) -> Result<(), Fault> {

@@ -73,6 +73,8 @@ impl Pool {
         let db = unclaimed.claim(path, &mut queue)?;
         let log = Log::of(&db, path).map_err(|error| Fault::while_opening(path, &error))?;
         let files = Files::seen_at(path);
+        // Again, because some of them were not there before.
+        file::check_owners(path, mode)?;
         if file::Identity::at(path) != Some(before) {
             return Err(crate::error::replaced(path));
         }

@@ -147,6 +147,29 @@ fn a_file_that_exists_with_another_mode_is_refused_and_kept() {
 }
 
 #[test]
+fn files_that_a_stranger_put_where_everybody_may_are_refused() {
+    let scene = Scene::new();
+    drop(scene.open());
+    let all = ["", "-queue", "-shm", "-wal"].map(|suffix| format!("{}{suffix}", scene.path().display()));
+    let open_to = |mode| fs::set_permissions(scene.directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+    for file in &all {
+        if chown(file, Some(FIRST.id), None).is_err() {
+            return skip("users::files_that_a_stranger_put_where_everybody_may_are_refused");
+        }
+        open_to(0o1777);
+        let error = connect(SqliteBackend::builder(scene.path())).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument);
+        assert!(error.to_string().starts_with(&format!("{file} belongs to another user")), "{error}");
+        open_to(0o755);
+        for file in &all {
+            chown(file, Some(0), None).unwrap();
+        }
+    }
+    open_to(0o1777);
+    drop(scene.open());
+}
+
+#[test]
 fn modes_that_make_no_sense_are_refused() {
     let scene = Scene::new();
     for mode in [0o666, 0o400, 0o777, 0] {
