@@ -29,4 +29,6 @@ SELECT current_setting('server_version') AS version,
        -- Minus one is without limit.
        (SELECT NULLIF(rolconnlimit, -1)::bigint FROM pg_roles WHERE rolname = session_user) AS role_limit,
        (SELECT count(*) FROM pg_stat_activity WHERE usename = session_user) AS role_connections,
+       (SELECT s.version FROM pg_stat_ssl s WHERE s.pid = pg_backend_pid() AND s.ssl) AS tls,
+       inet_server_addr() IS NULL AS unix_socket,
        floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS now_ms

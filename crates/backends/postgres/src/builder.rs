@@ -10,6 +10,7 @@ use tokio_postgres::Config;
 
 use crate::backend::PostgresBackend;
 use crate::connect::TargetSessionAttrs;
+use crate::logins::Logins;
 use crate::table::Tables;
 use crate::tls::{SslMode, TlsOptions};
 use crate::url;
@@ -74,6 +75,7 @@ pub struct PostgresBuilder {
     /// May hold a password.
     pub(crate) wake_url: Option<String>,
     pub(crate) require_tls: bool,
+    pub(crate) require_auth: Option<Logins>,
     pub(crate) tls: TlsOptions,
     pub(crate) target_session_attrs: Option<TargetSessionAttrs>,
     pub(crate) passfile: Option<PathBuf>,
@@ -104,6 +106,7 @@ impl Default for PostgresBuilder {
             wake: true,
             wake_url: None,
             require_tls: false,
+            require_auth: None,
             tls: TlsOptions::default(),
             target_session_attrs: None,
             passfile: None,

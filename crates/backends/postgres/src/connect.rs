@@ -19,6 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
 use crate::builder::PostgresBuilder;
 use crate::introduce::{Bounds, Introduction, Purpose};
+use crate::logins::Logins;
 use crate::table::Tables;
 use crate::tls::Tls;
 use crate::wire::{Connector, Encryption, HostConnector, Learned};
@@ -83,9 +84,7 @@ impl Seen {
     /// The tables with the schemas in which the first connection found them, because the others do not look for them.
     pub(crate) fn place(&self, tables: Tables) -> Tables {
         match self.places.get() {
-            Some([locks, fences]) => {
-                Tables { locks: tables.locks.within(locks.clone()), fences: tables.fences.within(fences.clone()) }
-            }
+            Some(places) => tables.within(places),
             None => tables,
         }
     }
@@ -104,6 +103,7 @@ pub(crate) struct Target {
     pub(crate) tls: Tls,
     connect_timeout: Duration,
     bounds: Bounds,
+    logins: Logins,
     tables: Tables,
     pub(crate) seen: Arc<Seen>,
 }
@@ -194,6 +194,7 @@ impl Target {
                 statement_timeout: settings.timeout.as_millis(),
             },
             tables: settings.tables()?,
+            logins: settings.require_auth.unwrap_or_default(),
             config: settings.config,
             seen: Arc::default(),
         })
@@ -232,7 +233,7 @@ impl Target {
         encryption: Encryption,
         purpose: Purpose,
     ) -> Result<Connected, Failure> {
-        let learned = Arc::new(Learned::default());
+        let learned = Arc::new(Learned::new(self.logins));
         let connector = Connector { encryption, learned: learned.clone() };
         let connecting = open(config, host, connector);
         let (client, messages) = timeout(self.connect_timeout, connecting)

@@ -4,10 +4,13 @@ use std::env::{VarError, var, var_os};
 use std::path::PathBuf;
 
 use syncguard_core::{LockError, Result};
+use tokio_postgres::config::ChannelBinding;
 
 use crate::builder::PostgresBuilder;
 use crate::connect::TargetSessionAttrs;
+use crate::logins::Logins;
 use crate::tls::SslMode;
+use crate::url::CHANNEL_BINDING;
 
 /// Fills in what is not set. What is set wins.
 pub(crate) fn fill(settings: &mut PostgresBuilder) -> Result<()> {
@@ -19,8 +22,17 @@ pub(crate) fn fill(settings: &mut PostgresBuilder) -> Result<()> {
     tls.key = tls.key.take().or_else(|| file("PGSSLKEY"));
     let attributes = word("PGTARGETSESSIONATTRS", &TargetSessionAttrs::WORDS)?;
     settings.target_session_attrs = settings.target_session_attrs.or(attributes);
+    if let (None, Ok(list)) = (settings.require_auth, var("PGREQUIREAUTH")) {
+        settings.require_auth = Some(Logins::parse(&list)?);
+    }
     fill_address(settings)?;
     let config = &mut settings.config;
+    // The driver does not tell its default from what was said; this way the stricter of both counts.
+    if let (ChannelBinding::Prefer, Some(binding)) =
+        (config.get_channel_binding(), word("PGCHANNELBINDING", &CHANNEL_BINDING)?)
+    {
+        config.channel_binding(binding);
+    }
     if config.get_user().is_none()
         && let Ok(user) = var("PGUSER")
     {

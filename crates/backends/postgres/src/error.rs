@@ -12,7 +12,7 @@ use deadpool_postgres::{PoolError, TimeoutType};
 use syncguard_core::{ErrorCode, LockError};
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-use crate::wire::HandshakeFailed;
+use crate::wire::{BadGreeting, HandshakeFailed};
 
 /// What the server said, as far as it may be repeated.
 #[derive(Debug)]
@@ -53,6 +53,18 @@ pub(crate) fn from_connect(error: &tokio_postgres::Error) -> LockError {
             "postgres asks for a password that was not given, or the proof failed",
         )
         .with_hint("set PGPASSWORD or a password file, or put the password in the URL");
+    }
+    if let Some(bad) =
+        io_cause(error).and_then(io::Error::get_ref).and_then(|error| error.downcast_ref::<BadGreeting>())
+    {
+        let (code, hint) = match bad {
+            BadGreeting::TooLong => (ErrorCode::ServiceUnavailable, "check host and port"),
+            BadGreeting::Refused(_) => (
+                ErrorCode::AuthFailed,
+                "nothing was sent; either another server answers, or pg_hba.conf has another method for this role",
+            ),
+        };
+        return LockError::new(code, bad.to_string()).with_hint(hint);
     }
     if io_cause(error).and_then(io::Error::get_ref).is_some_and(<dyn Error + Send + Sync>::is::<HandshakeFailed>) {
         return from_cause(error, "the TLS handshake with postgres failed")

@@ -70,26 +70,7 @@ fn connection(report: &mut HealthReport, inner: &Inner, row: &Row) {
         "connection",
         format!("postgres {}", get::<String>(row, "version").unwrap_or_default()),
     );
-    match inner.pool.target() {
-        None => drop(report.push(
-            HealthStatus::Info,
-            "encryption",
-            "the pool was brought along; its TLS settings are its own",
-        )),
-        Some(target) if target.seen.plain() => {
-            report
-                .push(HealthStatus::Warn, "encryption", "connections to another machine are not encrypted")
-                .hint("set sslmode=verify-full");
-        }
-        Some(target) if target.tls.authenticated => {
-            report.push(HealthStatus::Pass, "encryption", "the server's certificate is checked");
-        }
-        Some(_) => {
-            report
-                .push(HealthStatus::Info, "encryption", "the server's certificate is not checked")
-                .hint("set sslmode=verify-full unless the server is on this machine");
-        }
-    }
+    encryption(report, inner, row);
     pooler(report, inner);
     if get(row, "in_recovery") == Some(true) || get(row, "read_only") == Some(true) {
         report
@@ -123,6 +104,31 @@ fn connections(report: &mut HealthReport, inner: &Inner, row: &Row) {
         report
             .push(HealthStatus::Warn, "connections", detail)
             .hint("there is hardly room for another: raise max_connections or the role's CONNECTION LIMIT, or lower pool_size");
+    }
+}
+
+/// How the connection is protected, by what the server says of it and by what was checked.
+fn encryption(report: &mut HealthReport, inner: &Inner, row: &Row) {
+    let Some(target) = inner.pool.target() else {
+        report.push(HealthStatus::Info, "encryption", "the pool was brought along; its TLS settings are its own");
+        return;
+    };
+    // A pooler has a connection of its own to the server, and that is the one the server speaks of.
+    let tls = get::<String>(row, "tls").filter(|_| !target.seen.pooler());
+    let (status, detail) = match &tls {
+        _ if target.seen.plain() => (HealthStatus::Warn, "plaintext to another machine".to_owned()),
+        _ if get(row, "unix_socket") == Some(true) && !target.seen.pooler() => {
+            (HealthStatus::Pass, "Unix socket".to_owned())
+        }
+        _ if target.tls.authenticated => {
+            (HealthStatus::Pass, format!("{}, certificate verified", tls.as_deref().unwrap_or("TLS")))
+        }
+        Some(version) => (HealthStatus::Info, format!("{version}, certificate not verified")),
+        None => (HealthStatus::Info, "plaintext on loopback, or a certificate that is not verified".to_owned()),
+    };
+    let line = report.push(status, "encryption", detail);
+    if status != HealthStatus::Pass {
+        line.hint("set sslmode=verify-full unless the server is on this machine");
     }
 }
 

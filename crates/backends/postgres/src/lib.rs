@@ -32,6 +32,7 @@ mod in_tx;
 mod inspect;
 mod introduce;
 mod listener;
+mod logins;
 mod names;
 mod operations;
 mod pace;

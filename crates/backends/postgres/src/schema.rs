@@ -225,7 +225,7 @@ pub(crate) async fn ensure(client: &Client, tables: &Tables, create: bool, limit
         // Slower purging is no reason to refuse to work.
         true => return Ok(schema),
     };
-    let sql = with_names(include_str!("../sql/schema.sql"), tables);
+    let sql = with_names(include_str!("../sql/schema.sql"), &tables.clone().within(&[None, None]));
     let sql: Vec<&str> = sql.lines().filter(|line| !line.starts_with("--")).collect();
     Err(LockError::invalid(missing).with_hint(format!("auto_create_tables is off; run this SQL:\n{}", sql.join("\n"))))
 }

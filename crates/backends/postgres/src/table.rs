@@ -45,11 +45,6 @@ impl Table {
         }
     }
 
-    /// The same table where the server found it. A schema that was given stays.
-    pub(crate) fn within(self, place: Option<String>) -> Self {
-        Self { place, ..self }
-    }
-
     /// As people write it.
     pub(crate) fn display(&self) -> String {
         match &self.schema {
@@ -85,6 +80,12 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
+    /// The same tables where the server found them. A schema that was given stays.
+    pub(crate) fn within(mut self, places: &[Option<String>; 2]) -> Self {
+        [self.locks.place, self.fences.place] = places.clone();
+        self
+    }
+
     pub(crate) fn parse(locks: &str, fences: &str) -> Result<Self> {
         let tables = Self { locks: Table::parse(locks)?, fences: Table::parse(fences)? };
         let ((lock_schema, lock_name), (fence_schema, fence_name)) = (tables.locks.folded(), tables.fences.folded());

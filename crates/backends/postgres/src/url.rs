@@ -13,6 +13,7 @@ use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts};
 
 use crate::builder::{PostgresBuilder, Prepared};
 use crate::connect::TargetSessionAttrs;
+use crate::logins::Logins;
 use crate::tls::SslMode;
 
 /// Reads the settings that a URL makes, on top of the defaults.
@@ -37,6 +38,9 @@ pub(crate) fn parse(url: &str) -> Result<PostgresBuilder> {
     Ok(builder)
 }
 
+pub(crate) const CHANNEL_BINDING: [(&str, ChannelBinding); 3] =
+    [("disable", ChannelBinding::Disable), ("prefer", ChannelBinding::Prefer), ("require", ChannelBinding::Require)];
+
 fn read_ours(builder: &mut PostgresBuilder, given: &mut UrlOptions) -> Result<()> {
     set(&mut builder.table, given.take_text("table"));
     set(&mut builder.fence_table, given.take_text("fence_table"));
@@ -58,6 +62,7 @@ fn read_ours(builder: &mut PostgresBuilder, given: &mut UrlOptions) -> Result<()
 
 fn read_tls(builder: &mut PostgresBuilder, given: &mut UrlOptions) -> Result<()> {
     set(&mut builder.require_tls, given.take_bool("require_tls")?);
+    builder.require_auth = given.take_text("require_auth").map(|list| Logins::parse(&list)).transpose()?;
     builder.tls.mode = given.take_word("sslmode", &SslMode::WORDS)?;
     builder.tls.root = given.take_path("sslrootcert");
     builder.tls.cert = given.take_path("sslcert");
@@ -81,12 +86,7 @@ fn read_login(config: &mut Config, given: &mut UrlOptions) -> Result<()> {
     if let Some(password) = given.take_text("password") {
         config.password(password);
     }
-    let binding = [
-        ("disable", ChannelBinding::Disable),
-        ("prefer", ChannelBinding::Prefer),
-        ("require", ChannelBinding::Require),
-    ];
-    if let Some(binding) = given.take_word("channel_binding", &binding)? {
+    if let Some(binding) = given.take_word("channel_binding", &CHANNEL_BINDING)? {
         config.channel_binding(binding);
     }
     Ok(())
@@ -251,6 +251,7 @@ mod tests {
             "postgres://u:canary@h/db?host=other",
             "postgres://u:canary@/db?host=h&port=99999",
             "postgres://u:canary@h/db?hostaddr=moon",
+            "postgres://u:canary@h/db?require_auth=moon",
             "postgres://u:can?ary=canary@h/db",
         ] {
             let error = parse(url).unwrap_err();

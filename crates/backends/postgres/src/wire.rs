@@ -15,6 +15,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::logins::{Login, Logins};
+
 /// How one connection attempt treats encryption.
 #[derive(Clone)]
 pub(crate) enum Encryption {
@@ -29,11 +31,17 @@ pub(crate) enum Encryption {
 /// What was learned while connecting.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
+    logins: Logins,
     announced_pid: AtomicI32,
     encrypted: AtomicBool,
 }
 
 impl Learned {
+    /// For a connection that agrees to these ways of logging in only.
+    pub(crate) fn new(logins: Logins) -> Self {
+        Self { logins, ..Self::default() }
+    }
+
     /// The process id in the server's greeting; 0 if it gave none.
     pub(crate) fn announced_pid(&self) -> i32 {
         self.announced_pid.load(Ordering::Acquire)
@@ -150,7 +158,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
             Stream::Encrypted(stream) => Pin::new(stream).poll_read(cx, buf),
         })?;
         if let Some(greeting) = &mut wire.greeting
-            && greeting.read(&buf.filled()[start..])
+            && greeting
+                .read(&buf.filled()[start..])
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?
         {
             wire.greeting = None;
         }
@@ -186,40 +196,84 @@ struct Greeting {
     learned: Arc<Learned>,
     /// The beginning of a message whose rest has not come yet.
     pending: Vec<u8>,
+    /// How much has come altogether.
+    bytes: usize,
+    /// How the server had us log in.
+    login: Login,
 }
 
+/// Why a greeting is not answered. The driver would make room for as much as the server announces, and would answer with a
+/// password in whatever way the server likes.
+#[derive(Debug)]
+pub(crate) enum BadGreeting {
+    TooLong,
+    Refused(Login),
+}
+
+impl fmt::Display for BadGreeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong => f.write_str("what answers does not greet as postgres does"),
+            Self::Refused(login) => {
+                write!(f, "postgres wants a login by `{}`, which require_auth excludes", login.word())
+            }
+        }
+    }
+}
+
+impl std::error::Error for BadGreeting {}
+
 impl Greeting {
-    /// A greeting is a few hundred bytes. Whatever is longer is not one, and is not kept.
+    /// A greeting is a few hundred bytes. Whatever is longer is not one.
     const MAX_BYTES: usize = 64 * 1024;
 
     fn new(learned: Arc<Learned>) -> Self {
-        Self { learned, pending: Vec::new() }
+        Self { learned, pending: Vec::new(), bytes: 0, login: Login::None }
     }
 
     /// Takes in what was read; true when there is nothing more to learn.
-    fn read(&mut self, bytes: &[u8]) -> bool {
+    fn read(&mut self, bytes: &[u8]) -> Result<bool, BadGreeting> {
         self.pending.extend_from_slice(bytes);
+        self.bytes += bytes.len();
         // Kind, length (which counts itself), body.
         while let Some((&[kind, l1, l2, l3, l4], rest)) = self.pending.split_first_chunk::<5>() {
             let length = usize::try_from(u32::from_be_bytes([l1, l2, l3, l4])).unwrap_or(usize::MAX);
+            if length > Self::MAX_BYTES {
+                return Err(BadGreeting::TooLong);
+            }
             let Some(body) = length.checked_sub(4).and_then(|length| rest.get(..length)) else { break };
             match (kind, body.first_chunk::<4>()) {
                 (b'K', Some(pid)) => {
                     self.learned.announced_pid.store(i32::from_be_bytes(*pid), Ordering::Release);
-                    return true;
+                    return Ok(true);
                 }
+                (b'R', Some(asked)) => self.login = self.agree_to(i32::from_be_bytes(*asked))?,
                 // Ready for queries, or refused: no process id comes any more.
-                (b'Z' | b'E', _) => return true,
+                (b'Z' | b'E', _) => return Ok(true),
                 _ => {}
             }
             let message = 5 + body.len();
             self.pending.drain(..message);
         }
-        self.pending.len() > Self::MAX_BYTES
+        if self.bytes > Self::MAX_BYTES { Err(BadGreeting::TooLong) } else { Ok(false) }
+    }
+
+    /// Whether the login that the server asks for, or declares done, is one of those agreed to.
+    fn agree_to(&self, asked: i32) -> Result<Login, BadGreeting> {
+        let login = match asked {
+            3 => Login::Password,
+            5 => Login::Md5,
+            10 => Login::Scram,
+            // Done, by what came before; steps in between; or what the driver does not know either.
+            _ => self.login,
+        };
+        let is_step = asked == 11 || asked == 12;
+        if is_step || self.learned.logins.include(login) { Ok(login) } else { Err(BadGreeting::Refused(login)) }
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -231,16 +285,39 @@ mod tests {
         for cut in 1..GREETING.len() {
             let learned = Arc::new(Learned::default());
             let mut greeting = Greeting::new(learned.clone());
-            let done = GREETING.chunks(cut).any(|chunk| greeting.read(chunk));
+            let done = GREETING.chunks(cut).any(|chunk| greeting.read(chunk).unwrap());
             assert!(done);
             assert_eq!(learned.announced_pid(), 0x0102, "in pieces of {cut}");
         }
     }
 
     #[test]
-    fn a_greeting_without_end_is_not_kept() {
+    fn a_greeting_without_end_is_refused() {
+        assert!(Greeting::new(Arc::default()).read(b"S\xff\xff\xff\xff").is_err());
         let mut greeting = Greeting::new(Arc::default());
-        assert!(!greeting.read(b"S\xff\xff\xff\xff"));
-        assert!(greeting.read(&vec![0; Greeting::MAX_BYTES]));
+        let notice = b"N\0\0\x08\x00".iter().copied().chain(vec![0; 0x7fc]).collect::<Vec<_>>();
+        assert!((0..100).any(|_| greeting.read(&notice).is_err()));
+    }
+
+    #[test]
+    fn only_the_logins_that_are_agreed_to_are_answered() {
+        let asks = |asked: u8| [b'R', 0, 0, 0, 8, 0, 0, 0, asked];
+        let scram = [&asks(10)[..], &asks(11), &asks(12), &asks(0)].concat();
+        for (list, greeting, agreed) in [
+            ("scram-sha-256", scram.as_slice(), true),
+            ("scram-sha-256,md5", &asks(5), true),
+            ("!password,!none", &scram, true),
+            ("scram-sha-256", &asks(3), false),
+            ("scram-sha-256", &asks(0), false),
+            ("!password", &asks(3), false),
+            ("!password", &asks(0), true),
+            ("none", &asks(0), true),
+        ] {
+            let learned = Arc::new(Learned::new(Logins::parse(list).unwrap()));
+            assert_eq!(Greeting::new(learned).read(greeting).is_ok(), agreed, "{list} {greeting:?}");
+        }
+        for bad in ["", "canary", "md5,!password", "md5,,md5"] {
+            assert!(!format!("{:?}", Logins::parse(bad).unwrap_err()).contains("canary"));
+        }
     }
 }

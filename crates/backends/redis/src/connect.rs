@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisConnectionInfo, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisConnectionInfo, RedisError, RedisResult, Value};
 use syncguard_core::ErrorCode;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -155,8 +155,11 @@ impl Connector {
     pub(crate) async fn subscribe(&self) -> Result<PubSub, ConnectError> {
         self.bounded(async {
             let (address, stream) = self.open().await?;
-            let info = connection_info(&self.login);
-            PubSub::new(&info, stream).await.map_err(|error| ConnectError::from_greeting(&address, &error))
+            let (heard, info) = (stream.heard.clone(), connection_info(&self.login));
+            let greeted = PubSub::new(&info, stream).await;
+            let greeted = greeted.map_err(|error| not_greeted(&address, &heard, &error))?;
+            heard.greeted();
+            Ok(greeted)
         })
         .await
     }
@@ -242,8 +245,9 @@ async fn greet(address: &Address, stream: Stream, login: &Login) -> Result<Conne
     let (heard, lent) = (stream.heard.clone(), Lent::new(stream));
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let greeted = MultiplexedConnection::new_with_config(&connection_info(login), lent.clone(), config).await;
-    let greeted = greeted.map(drop).map_err(|error| ConnectError::from_greeting(address, &error));
+    let greeted = greeted.map(drop).map_err(|error| not_greeted(address, &heard, &error));
     let stream = greeted.map(|()| lent.take())?.ok_or_else(|| ConnectError::timed_out(address))?;
+    heard.greeted();
     let (multiplexed, driver) = Multiplexed::new(stream);
     let task = tokio::spawn(driver.run());
     Ok(Connection {
@@ -253,6 +257,10 @@ async fn greet(address: &Address, stream: Stream, login: &Login) -> Result<Conne
         database: login.database,
         task: Arc::new(Task(task.abort_handle())),
     })
+}
+
+fn not_greeted(address: &Address, heard: &LastHeard, error: &RedisError) -> ConnectError {
+    if heard.is_too_much() { ConnectError::no_redis(address) } else { ConnectError::from_greeting(address, error) }
 }
 
 fn connection_info(login: &Login) -> RedisConnectionInfo {

@@ -182,11 +182,7 @@ impl ConnectError {
                 format!("redis at {address} refused the database number"),
                 "check the number at the end of the url; a cluster has database 0 only",
             ),
-            (ErrorKind::Parse, _) => Self::new(
-                ErrorCode::ServiceUnavailable,
-                format!("what listens at {address} does not speak the redis protocol"),
-                "check the port, and that TLS is used on both sides or on neither",
-            ),
+            (ErrorKind::Parse, _) => Self::no_redis(address),
             (_, Some("LOADING" | "MASTERDOWN" | "BUSY")) => Self::new(
                 ErrorCode::ServiceUnavailable,
                 format!("redis at {address} is not ready"),
@@ -198,6 +194,15 @@ impl ConnectError {
                 "check that TLS is used on both sides or on neither, and `maxclients`",
             ),
         }
+    }
+
+    /// What answers does not greet as redis does.
+    pub(crate) fn no_redis(address: &dyn fmt::Display) -> Self {
+        Self::new(
+            ErrorCode::ServiceUnavailable,
+            format!("what listens at {address} does not speak the redis protocol"),
+            "check the port, and that TLS is used on both sides or on neither",
+        )
     }
 
     /// A password was given, and the server lets everybody in without one.

@@ -7,6 +7,8 @@ use redis::{Cmd, Pipeline, Value};
 use syncguard_core::time::{Clock, SystemClock};
 use syncguard_core::{ErrorCode, HealthReport, HealthStatus, LockId};
 
+use crate::builder::Address;
+use crate::connect::{Connector, Target};
 use crate::error::CallError;
 use crate::operations::{Operations, scan};
 use crate::pool::Pool;
@@ -47,6 +49,11 @@ async fn server(operations: &Operations, pool: &Pool, suffix: &str, report: &mut
     };
     report.push(HealthStatus::Pass, format!("reachable{suffix}"), pool.connector().name());
     report.push(HealthStatus::Pass, format!("authenticated{suffix}"), "the server answers commands");
+    let (status, detail) = encryption(pool.connector());
+    let line = report.push(status, format!("encryption{suffix}"), detail);
+    if status != HealthStatus::Pass {
+        line.hint("use rediss:// (or rediss+cluster://, rediss+sentinel://)");
+    }
     report.push(
         HealthStatus::Info,
         format!("clock{suffix}"),
@@ -63,6 +70,26 @@ async fn server(operations: &Operations, pool: &Pool, suffix: &str, report: &mut
         }
         Ok(_) => {}
         Err(error) => fail(report, format!("settings{suffix}"), error),
+    }
+}
+
+/// How the way to a server is protected. A certificate is always checked.
+fn encryption(connector: &Connector) -> (HealthStatus, String) {
+    match (&connector.target, connector.tls.is_some()) {
+        (Target::Address(Address::Unix(_)), _) => (HealthStatus::Pass, "Unix socket".to_owned()),
+        (Target::Address(Address::Tcp { host, .. }), true) => {
+            (HealthStatus::Pass, format!("TLS, certificate verified for {host}"))
+        }
+        (Target::Master { .. }, true) => {
+            (HealthStatus::Pass, "TLS, certificate verified for the master that the sentinels name".to_owned())
+        }
+        (Target::Address(address), false) if address.is_local() => {
+            (HealthStatus::Pass, "plaintext on loopback".to_owned())
+        }
+        (Target::Address(_), false) => (HealthStatus::Warn, "plaintext to another machine".to_owned()),
+        (Target::Master { .. }, false) => {
+            (HealthStatus::Info, "plaintext, to the master that the sentinels name".to_owned())
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -28,17 +28,48 @@ pub(crate) struct Stream {
     pub(crate) heard: Arc<LastHeard>,
 }
 
-/// When a connection last heard anything, in microseconds of this process. Written by its reader alone.
-#[derive(Default)]
-pub(crate) struct LastHeard(AtomicU64);
+/// What a connection has heard. Written by its reader alone.
+pub(crate) struct LastHeard {
+    /// When, in microseconds of this process.
+    moment: AtomicU64,
+    /// How many bytes the rest of the greeting may have: whoever has not let us in may not fill our memory. All, later.
+    left: AtomicUsize,
+}
+
+impl Default for LastHeard {
+    fn default() -> Self {
+        Self { moment: AtomicU64::new(0), left: AtomicUsize::new(GREETING) }
+    }
+}
+
+/// The answers to a log-in are a few hundred bytes.
+const GREETING: usize = 64 * 1024;
 
 impl LastHeard {
-    fn note(&self) {
-        self.0.store(micros(Instant::now()), Ordering::Relaxed);
+    fn note(&self, bytes: usize) -> io::Result<()> {
+        self.moment.store(micros(Instant::now()), Ordering::Relaxed);
+        let left = self.left.load(Ordering::Relaxed);
+        if left < usize::MAX {
+            self.left.store(left.saturating_sub(bytes), Ordering::Relaxed);
+            if self.is_too_much() {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The server let us in: from now on it may say as much as it likes.
+    pub(crate) fn greeted(&self) {
+        self.left.store(usize::MAX, Ordering::Relaxed);
+    }
+
+    /// Whether more came than a greeting has.
+    pub(crate) fn is_too_much(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0
     }
 
     pub(crate) fn is_since(&self, moment: Instant) -> bool {
-        self.0.load(Ordering::Relaxed) >= micros(moment)
+        self.moment.load(Ordering::Relaxed) >= micros(moment)
     }
 }
 
@@ -94,9 +125,10 @@ fn bound_silence(tcp: &TcpStream) -> io::Result<()> {
 
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         let result = Pin::new(&mut self.inner).poll_read(cx, buf);
         if result.is_ready() {
-            self.heard.note();
+            self.heard.note(buf.filled().len() - before)?;
         }
         result
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use syncguard_core::{ErrorCode, HealthStatus, LockBackend, LockError};
 use syncguard_postgres::PostgresBackend;
+use syncguard_testkit::rogue::Rogue;
 use syncguard_testkit::tls::Certificates;
 use syncguard_testkit::{PostgresOptions, PostgresServer};
 
@@ -134,7 +135,45 @@ async fn a_client_certificate_opens_a_server_that_asks_for_one() {
     let backend = Tables::fresh().at(&url).pool_size(1).connect().await.unwrap();
     assert!(try_acquire(&backend, "k", 1000).await.is_some());
     let report = backend.health().await;
-    assert!(report.checks.iter().any(|check| check.name == "encryption" && check.status == HealthStatus::Pass));
+    let line = report.checks.iter().find(|check| check.name == "encryption").unwrap();
+    assert_eq!((line.status, line.detail.as_str()), (HealthStatus::Pass, "TLSv1.3, certificate verified"));
+}
+
+#[tokio::test]
+async fn a_greeting_that_is_none_is_given_up_before_room_is_made_for_it() {
+    let rogue =
+        Rogue::start(
+            |heard| if heard[4..] == [4, 210, 22, 47] { b"N".to_vec() } else { b"R\x7f\xff\xff\xff".to_vec() },
+        );
+    let url = format!("postgres://u@127.0.0.1:{}/d", rogue.port());
+    let error = Tables::fresh().at(&url).connect().await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error:?}");
+    assert!(error.to_string().contains("does not greet as postgres does"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_password_is_not_sent_in_a_way_that_require_auth_excludes() {
+    let rogue =
+        Rogue::start(
+            |heard| if heard[4..] == [4, 210, 22, 47] { b"N".to_vec() } else { b"R\0\0\0\x08\0\0\0\x03".to_vec() },
+        );
+    let url = |list: &str| format!("postgres://u:canary@127.0.0.1:{}/d?require_auth={list}", rogue.port());
+    for list in ["scram-sha-256", "!password", "none,md5"] {
+        let error = Tables::fresh().at(&url(list)).connect().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::AuthFailed, "{error:?}");
+        assert!(error.to_string().contains("by `password`, which require_auth excludes"), "{error:?}");
+    }
+    let bound = format!("{}&channel_binding=require", url("password"));
+    assert!(Tables::fresh().at(&bound).connect().await.is_err());
+    assert!(!rogue.heard().contains("canary"));
+    assert!(Tables::fresh().at(&url("password,scram-sha-256")).connect().await.is_err());
+    assert!(rogue.heard().contains("canary"));
+
+    let server = PostgresServer::start(PostgresOptions::new().hba("host all carol 127.0.0.1/32 scram-sha-256"));
+    server.query("SET password_encryption = 'scram-sha-256'; CREATE ROLE carol LOGIN SUPERUSER PASSWORD 'canary'");
+    let at = |list: &str| format!("postgres://carol:canary@127.0.0.1:{}/postgres?require_auth={list}", server.port());
+    assert!(Tables::fresh().at(&at("scram-sha-256")).connect().await.is_ok());
+    assert_eq!(Tables::fresh().at(&at("md5")).connect().await.unwrap_err().code(), ErrorCode::AuthFailed);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::support::{attempt, eventually, key, refusal, take, ttl};
 use syncguard_core::{ErrorCode, HealthStatus, LockBackend, LockError, Lookup, Ttl};
 use syncguard_redis::{RedisAddress, RedisBackend, RedisBuilder};
+use syncguard_testkit::rogue::Rogue;
 use syncguard_testkit::{RedisOptions as Server, RedisServer, free_port};
 
 async fn cycle(backend: &RedisBackend) {
@@ -28,12 +29,23 @@ fn printed(error: &LockError) -> String {
 }
 
 #[tokio::test]
+async fn a_greeting_without_end_is_given_up_before_it_fills_the_memory() {
+    let endless = [b"$2147483647\r\n".as_slice(), &vec![b'x'; 8 << 20]].concat();
+    let rogue = Rogue::start(move |_| endless.clone());
+    let error = failure(&format!("redis://127.0.0.1:{}/?connect_timeout=30s", rogue.port())).await;
+    assert_eq!(error.code(), ErrorCode::ServiceUnavailable, "{error}");
+    assert!(error.to_string().contains("does not speak the redis protocol"), "{error}");
+}
+
+#[tokio::test]
 async fn tls_with_the_right_authority_works_and_without_it_is_refused_by_name() {
     let server = RedisServer::start(Server::new().tls());
-    cycle(
-        &RedisBackend::connect(&format!("{}?tls_ca={}", server.tls_url(), server.ca_path().display())).await.unwrap(),
-    )
-    .await;
+    let url = format!("{}?tls_ca={}&tls=required", server.tls_url(), server.ca_path().display());
+    let backend = RedisBackend::connect(&url).await.unwrap();
+    cycle(&backend).await;
+    let report = backend.health().await;
+    let line = report.checks.iter().find(|check| check.name == "encryption").unwrap();
+    assert!(line.status == HealthStatus::Pass && line.detail.starts_with("TLS, certificate verified for "), "{line:?}");
 
     let untrusted = failure(&server.tls_url()).await;
     // A machine without system roots fails earlier, by saying so.
