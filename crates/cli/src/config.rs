@@ -101,12 +101,36 @@ pub(crate) fn resolve_untouched(
     backend.options = OpenOptions::new().require_tls(global.require_tls);
     transport::check(&backend.url, backend.options.protection(&backend.url), global.require_tls, output)?;
     refuse_memory(&backend)?;
+    #[cfg(feature = "firestore")]
+    check_emulator(&backend, require, output)?;
     let is_users = matches!(backend.source, Source::Default(_)) && !rustix::process::geteuid().is_root();
     if is_users && require != Some(Require::Local) {
         // Its folder is root's alone, so nobody else can look inside: not being allowed to is as good as seeing it.
         backend.roots_store = Some(machines(ROOTS_STORE)).filter(|store| store.try_exists().unwrap_or(true));
     }
     Ok(backend)
+}
+
+/// A variable that a test left behind must not lead the locks of production to a toy.
+#[cfg(feature = "firestore")]
+fn check_emulator(backend: &Backend, require: Option<Require>, output: Output) -> Result<(), Failure> {
+    if backend.scheme != Scheme::Firestore {
+        return Ok(());
+    }
+    // What is wrong with the URL, opening says.
+    let builder = syncguard::firestore::FirestoreBuilder::from_url(&backend.url).ok();
+    let Some(address) = builder.as_ref().and_then(|builder| builder.ambient_emulator()) else { return Ok(()) };
+    let what = format!(
+        "FIRESTORE_EMULATOR_HOST leads the locks of {} to the emulator at {}",
+        backend.shown(),
+        escape(address)
+    );
+    let hint = "unset the variable, or write emulator=HOST:PORT into the URL if it is meant";
+    if require == Some(Require::Remote) {
+        return Err(Failure::config(format!("{what}, and a remote backend is required")).hint(hint));
+    }
+    output.warn(&what, Some(hint));
+    Ok(())
 }
 
 /// Every command has a memory of its own: a lock in it excludes nobody.
@@ -167,7 +191,8 @@ fn from_arguments(global: &Global, url_on_command_line: bool) -> Result<Option<B
     }
 }
 
-fn read_url_file(path: &Path) -> Result<String, Failure> {
+pub(crate) fn read_url_file(path: &Path) -> Result<String, Failure> {
+    refuse_if_anybody_writes(path)?;
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::config(format!("cannot read the URL file {}: {error}", show(path))))?;
     let url = text.trim();
@@ -185,6 +210,7 @@ fn from_config_files(require: &mut Option<Require>) -> Result<Option<(String, Pa
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Failure::config(format!("cannot read {}: {error}", show(&path)))),
         };
+        refuse_if_anybody_writes(&path)?;
         let config = file::parse(&text).map_err(|error| bad_config(&path, &error))?;
         *require = require.or(config.require);
         match (config.url, config.url_file) {
@@ -246,6 +272,20 @@ fn warn_of_exposed_password(backend: &Backend, output: Output) {
         ),
         _ => {}
     }
+}
+
+/// What names the backend decides whom a lock keeps out.
+fn refuse_if_anybody_writes(path: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::PermissionsExt;
+    let is_open = |metadata: &std::fs::Metadata| metadata.is_file() && metadata.permissions().mode() & 0o002 != 0;
+    if std::fs::metadata(path).is_ok_and(|metadata| is_open(&metadata)) {
+        return Err(Failure::config(format!(
+            "{} names the backend, and every user of this machine may change it",
+            show(path)
+        ))
+        .hint(format!("chmod o-w {}", show(path))));
+    }
+    Ok(())
 }
 
 fn is_world_readable(path: &Path) -> bool {
@@ -327,7 +367,7 @@ fn default_store() -> Result<Backend, Failure> {
         home.join(".local/state")
     } else {
         return Err(Failure::config("no backend is given, and without HOME there is no place for the local store")
-            .hint("set SYNCGUARD_URL, for example to sqlite:/var/tmp/locks.db"));
+            .hint("set SYNCGUARD_URL, for example to sqlite:/var/lib/jobs/locks.db, in a folder of this user"));
     };
     let path = directory.join("syncguard/locks.db");
     let Some(text) = path.to_str() else {
@@ -346,7 +386,7 @@ fn make_parent(path: &Path) -> Result<(), Failure> {
     let Some(parent) = path.parent() else { return Ok(()) };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(|error| {
         Failure::config(format!("cannot make the directory {}: {error}", show(parent)))
-            .hint("set SYNCGUARD_URL to a backend elsewhere, for example sqlite:/var/tmp/locks.db")
+            .hint("set SYNCGUARD_URL to a backend elsewhere, for example sqlite:/var/lib/jobs/locks.db, in a folder of this user")
     })
 }
 

@@ -122,9 +122,7 @@ fn carry_out(cli: Cli, url_on_command_line: bool, output: Output) -> Result<Endi
             Command::Bench(args) => {
                 Box::pin(commands::bench::bench(&args, &resolve()?, output)).await.map(Ending::Code)
             }
-            Command::Fence(command) => {
-                commands::fence::fence(command, global.require_tls, output).await.map(Ending::Code)
-            }
+            Command::Fence(command) => commands::fence::fence(command, global, output).await.map(Ending::Code),
             Command::Completions(args) => Ok(Ending::Code(commands::documents::completions(&args, output))),
             Command::Schema(args) => commands::schema::schema(&args, output).map(Ending::Code),
             Command::Man(args) => commands::documents::man(&args, output).map(Ending::Code),

@@ -11,10 +11,10 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use syncguard::fenced::file::FileMarks;
 use syncguard::fenced::{FenceError, HighWater};
-use syncguard::{Fence, Key, LockError, OpenOptions, Scheme};
+use syncguard::{Fence, Key, LockError, OpenOptions, RedactedUrl, Scheme};
 
-use crate::args::SecretUrl;
-use crate::config::transport;
+use crate::args::{Global, SecretUrl};
+use crate::config::{read_url_file, transport};
 use crate::exit::{self, Failure, Stage};
 use crate::output::Output;
 use crate::values;
@@ -67,9 +67,10 @@ pub(crate) struct Database {
 /// `fence check`
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// Where the marks are: a folder (made where there is none), or sqlite:PATH, postgres://…, redis://…. Do not delete them
+    /// Where the marks are: a folder (made where there is none), or sqlite:PATH, postgres://…, redis://…. Do not delete them.
+    /// Without it, the URL in the file of `--url-file`, which keeps a password out of `ps`
     #[arg(value_name = "FOLDER|URL")]
-    marks: String,
+    marks: Option<String>,
 
     /// What is protected: the key of the lock
     #[arg(long, value_name = "KEY", value_parser = values::KeyParser)]
@@ -97,9 +98,11 @@ struct Accepted {
     fence: Fence,
 }
 
-pub(crate) async fn fence(command: FenceCommand, require_tls: bool, output: Output) -> Result<u8, Failure> {
+#[cfg_attr(not(feature = "postgres"), allow(unused_variables, reason = "nobody is dialled"))]
+pub(crate) async fn fence(command: FenceCommand, global: &Global, output: Output) -> Result<u8, Failure> {
+    let require_tls = global.require_tls;
     match command {
-        FenceCommand::Check(args) => check(&args, require_tls, output).await,
+        FenceCommand::Check(args) => check(&args, global, output).await,
         #[cfg(feature = "postgres")]
         FenceCommand::Protect(args) => postgres::protect(&args, require_tls, output).await,
         #[cfg(feature = "postgres")]
@@ -114,16 +117,35 @@ pub(crate) fn without_postgres() -> Failure {
     Failure::config("fences of tables are for PostgreSQL, and this program was built without it")
 }
 
-async fn check(args: &CheckArgs, require_tls: bool, output: Output) -> Result<u8, Failure> {
-    let options = OpenOptions::new().require_tls(require_tls);
-    if Scheme::of(&args.marks).is_ok() {
-        transport::check(&args.marks, options.protection(&args.marks), require_tls, output)?;
+async fn check(args: &CheckArgs, global: &Global, output: Output) -> Result<u8, Failure> {
+    let marks = place_of_marks(args, global, output)?;
+    let require_tls = global.require_tls;
+    if Scheme::of(&marks).is_ok() {
+        let protection = OpenOptions::new().require_tls(require_tls).protection(&marks);
+        transport::check(&marks, protection, require_tls, output)?;
     }
-    advance(args, require_tls).await?.map_err(|error| refused(&error))?;
+    advance(args, &marks, require_tls).await?.map_err(|error| refused(&error))?;
     if output.json {
         output.object(&Accepted { accepted: true, fence: args.fence });
     }
     Ok(exit::OK)
+}
+
+fn place_of_marks(args: &CheckArgs, global: &Global, output: Output) -> Result<String, Failure> {
+    match (&args.marks, &global.url_file) {
+        (Some(marks), _) => {
+            if RedactedUrl::new(marks).has_password() {
+                output.warn(
+                    "the password in the URL of the marks can be read by every user of this machine (ps)",
+                    Some("leave the URL out and name a file that holds it: --url-file"),
+                );
+            }
+            Ok(marks.clone())
+        }
+        (None, Some(file)) => read_url_file(file),
+        (None, None) => Err(Failure::usage("nobody says where the marks are")
+            .hint("name a folder, or a URL: syncguard fence check FOLDER --resource KEY")),
+    }
 }
 
 /// What a guard said, in our words.
@@ -144,19 +166,19 @@ fn opening(error: &LockError) -> Failure {
 }
 
 #[cfg_attr(not(any(feature = "redis", feature = "postgres")), allow(unused_variables, reason = "nobody is dialled"))]
-async fn advance(args: &CheckArgs, require_tls: bool) -> Result<Checked, Failure> {
+async fn advance(args: &CheckArgs, marks: &str, require_tls: bool) -> Result<Checked, Failure> {
     // A folder may have a colon in its name; only a scheme that is known makes a URL.
-    match Scheme::of(&args.marks) {
+    match Scheme::of(marks) {
         Err(_) => {
-            std::fs::create_dir_all(&args.marks)
+            std::fs::create_dir_all(marks)
                 .map_err(|error| Failure::config(format!("the folder of the marks cannot be made: {error}")))?;
-            Ok(FileMarks::new(&args.marks).advance(&args.resource, args.fence).await)
+            Ok(FileMarks::new(marks).advance(&args.resource, args.fence).await)
         }
         #[cfg(feature = "sqlite")]
-        Ok(Scheme::Sqlite) => Ok(in_sqlite(args)),
+        Ok(Scheme::Sqlite) => Ok(in_sqlite(args, marks)),
         #[cfg(feature = "postgres")]
         Ok(Scheme::Postgres) => {
-            let client = postgres::connect(&args.marks, require_tls).await?;
+            let client = postgres::connect(marks, require_tls).await?;
             Ok(match syncguard::fenced::postgres::install(&client).await {
                 Ok(()) => syncguard::fenced::postgres::announce(&client, &args.resource, args.fence).await,
                 Err(error) => Err(error),
@@ -164,7 +186,7 @@ async fn advance(args: &CheckArgs, require_tls: bool) -> Result<Checked, Failure
         }
         #[cfg(feature = "redis")]
         Ok(Scheme::Redis) => {
-            let builder = syncguard::redis::RedisBuilder::from_url(&args.marks).map_err(|error| opening(&error))?;
+            let builder = syncguard::redis::RedisBuilder::from_url(marks).map_err(|error| opening(&error))?;
             let builder = if require_tls { builder.require_tls(true) } else { builder };
             let mut connection = Box::pin(builder.connection()).await.map_err(|error| opening(&error))?;
             // Of any key the hash is a name that a mark can be made of.
@@ -177,10 +199,10 @@ async fn advance(args: &CheckArgs, require_tls: bool) -> Result<Checked, Failure
 }
 
 #[cfg(feature = "sqlite")]
-fn in_sqlite(args: &CheckArgs) -> Checked {
+fn in_sqlite(args: &CheckArgs, marks: &str) -> Checked {
     use syncguard::fenced::sqlite;
 
-    let opened = rusqlite::Connection::open(args.marks.trim_start_matches("sqlite:"));
+    let opened = rusqlite::Connection::open(marks.trim_start_matches("sqlite:"));
     let mut connection = opened.map_err(sqlite::failed)?;
     // Another process may be at its write: wait for it as long as a careful caller would.
     connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(sqlite::failed)?;

@@ -20,6 +20,9 @@ pub(crate) fn check(
         Err(_) => return Ok(()),
     };
     let shown = RedactedUrl::new(url);
+    if !matches!(Scheme::of(url), Ok(Scheme::Sqlite | Scheme::Memory)) {
+        output.detail(&format!("the way to {shown}: {}", protection.way));
+    }
     let what = match protection.way {
         _ if !protection.password => return Ok(()),
         Way::Plain => format!("the connection to {shown} is not encrypted: its password travels in the clear"),

@@ -105,10 +105,26 @@ struct Content {
     message: Option<String>,
 }
 
+/// Whether the name leads to where a stranger would have a file emptied.
+fn is_strangers_link(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (Ok(link), Ok(directory)) = (path.symlink_metadata(), directory.metadata()) else { return false };
+    let trusted = [rustix::process::geteuid().as_raw(), directory.uid()];
+    link.is_symlink() && directory.mode() & 0o022 != 0 && !trusted.contains(&link.uid())
+}
+
 impl Report {
     pub(crate) fn create(path: Option<&Path>, key: &Key) -> Result<Self, Failure> {
         let file = match path {
             Some(path) => {
+                if is_strangers_link(path) {
+                    let shown = escape(&path.to_string_lossy());
+                    return Err(Failure::usage(format!(
+                        "--report is not written to {shown}: somebody else made it a link, where others may put files"
+                    ))
+                    .hint("name a file in a directory of your own"));
+                }
                 let file = File::create(path).map_err(|error| {
                     Failure::usage(format!(
                         "--report cannot be written to {}: {error}",

@@ -270,6 +270,7 @@ fn a_password_where_others_can_read_it_is_warned_of() {
     };
     assert!(open_to(0o644).contains("chmod 600"));
     assert!(!open_to(0o600).contains("warning"));
+    assert!(open_to(0o602).contains("every user of this machine may change it"));
 }
 
 #[test]

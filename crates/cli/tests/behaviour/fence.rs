@@ -48,6 +48,20 @@ fn marks_may_be_in_a_database_that_a_url_names() {
 }
 
 #[test]
+fn the_url_of_the_marks_may_be_in_a_file() {
+    let lab = Lab::new();
+    let file = lab.path("marks-url");
+    std::fs::write(&file, format!("sqlite:{}\n", lab.path("marks.db").display())).unwrap();
+    let check = ["fence", "check", "--resource", "ledger", "--fence", NEWER];
+    assert_eq!(lab.say([&check[..], &["--url-file", file.to_str().unwrap()]].concat()).code, Some(0));
+    assert!(lab.path("marks.db").exists());
+    let nowhere = lab.say(check);
+    assert_eq!(nowhere.code, Some(64), "{nowhere:?}");
+    let shown = lab.say([&check[..], &["redis://:CANARY@127.0.0.1:1/"]].concat());
+    assert!(shown.stderr.contains("(ps)") && !shown.stderr.contains("CANARY"), "{shown:?}");
+}
+
+#[test]
 fn an_unfit_place_for_marks_is_an_error_that_shows_no_password() {
     let lab = Lab::new();
     for (url, code) in [("firestore://project", 78), ("redis://:CANARY@127.0.0.1:1/", 69)] {

@@ -74,6 +74,25 @@ fn a_redis_password_does_not_leave_in_plaintext_where_tls_is_required() {
 }
 
 #[test]
+#[cfg(feature = "firestore")]
+fn an_emulator_that_only_the_environment_names_is_told_or_refused() {
+    let lab = Lab::new();
+    let rogue = Rogue::start(|_| Vec::new());
+    let emulator = format!("127.0.0.1:{}", rogue.port());
+    let environment = [("FIRESTORE_EMULATOR_HOST", emulator.as_str())];
+    for flag in ["--require-tls", "--require-remote"] {
+        let said = status(&lab, "firestore://production", &environment, &[flag]);
+        refused(&said, flag, &rogue);
+        assert!(said.stderr.contains("FIRESTORE_EMULATOR_HOST leads") && rogue.heard().is_empty(), "{said:?}");
+    }
+    let told = status(&lab, "firestore://production?timeout=1s", &environment, &[]);
+    assert!(told.stderr.contains("warning: FIRESTORE_EMULATOR_HOST leads"), "{told:?}");
+    let meant =
+        status(&lab, &format!("firestore://p?timeout=1s&emulator={emulator}"), &environment, &["--require-tls"]);
+    assert!(!meant.stderr.contains("FIRESTORE_EMULATOR_HOST"), "{meant:?}");
+}
+
+#[test]
 #[cfg(feature = "postgres")]
 fn a_postgres_password_goes_to_nobody_unproven_where_tls_is_required() {
     let lab = Lab::new();
