@@ -55,6 +55,12 @@ fn is_a_task(line: &str) -> bool {
     Arguments::try_parse_from(["cargo xtask"].into_iter().chain(words.split_whitespace())).is_ok()
 }
 
+/// Whether an action is named by its commit.
+fn is_pinned(action: &str) -> bool {
+    let commit = action.split_once('@').map_or("", |(_, commit)| commit);
+    commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 #[test]
 fn every_step_of_the_workflows_is_a_command_of_this_program() {
     let workflows = workflows();
@@ -67,7 +73,10 @@ fn every_step_of_the_workflows_is_a_command_of_this_program() {
                 assert!(is_a_task(line), "{}: `{line}` is no command of xtask", path.display());
             } else {
                 let action = step["uses"].as_str().unwrap();
-                assert!(action.split_once('@').is_some_and(|(_, version)| version.starts_with('v')), "{action}");
+                assert!(is_pinned(action), "{action}: a tag may be moved by whoever takes the action over");
+                let keeps_token =
+                    action.starts_with("actions/checkout@") && step["with"]["persist-credentials"] != false;
+                assert!(!keeps_token, "{}: a checkout that leaves its token behind", path.display());
             }
         }
     }
