@@ -49,6 +49,17 @@ impl Election {
         Ok(Leadership { guard: self.request.clone().acquire().await? })
     }
 
+    /// Tries once to become the leader. `None` while somebody else leads.
+    ///
+    /// # Errors
+    /// As [`LockRequest::try_acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`campaign`](Self::campaign).
+    pub async fn try_campaign(&self) -> Result<Option<Leadership>> {
+        Ok(self.request.clone().try_acquire().await?.map(|guard| Leadership { guard }))
+    }
+
     /// Leads again and again: runs `work` in each term, drops it when the leadership is lost, and campaigns anew, until
     /// the work returns by itself. Work of a term is not polled again after the deadline of its lease.
     ///

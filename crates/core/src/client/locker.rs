@@ -7,13 +7,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::holding::belief::Granted;
+use crate::client::holding::handle::NewHold;
+use crate::client::holding::heartbeat::{self, KeepAlive};
 use crate::client::several::LockAllRequest;
 use crate::client::shared::Shared;
 use crate::election::Election;
 use crate::time::Clock;
 use crate::{
-    AnyBackend, ExtendOutcome, IntoKey, IntoTtl, Key, LockBackend, LockError, LockId, LockInfo, LockRequest, Lookup,
-    ReleaseOutcome, Result,
+    AnyBackend, ExtendOutcome, Guard, IntoKey, IntoTtl, Key, LockBackend, LockError, LockHandle, LockId, LockInfo,
+    LockRequest, Lookup, ReleaseOutcome, Result,
 };
 
 /// Called when a release did not succeed. The lock then ends with its lease.
@@ -125,6 +128,33 @@ impl Locker {
     /// What the backend reports; [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for a bad ttl.
     pub async fn extend_id(&self, lock_id: &LockId, ttl: impl IntoTtl) -> Result<ExtendOutcome> {
         self.0.extend(lock_id, ttl.into_ttl()?).await
+    }
+
+    /// Takes over a lock that was acquired elsewhere, by its id: replaces the lease by now + ttl and renews it for as long
+    /// as the guard lives. `None` when the id owns no lock any more.
+    ///
+    /// # Errors
+    /// What the backend reports; [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for a bad ttl.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves it open whether the lease was replaced; the lock stays with its id.
+    pub async fn adopt(&self, lock_id: &LockId, ttl: impl IntoTtl) -> Result<Option<Guard>> {
+        let ttl = ttl.into_ttl()?;
+        crate::client::runtime::require()?;
+        let Some(info) = self.inspect_id(lock_id).await? else { return Ok(None) };
+        let sent = self.0.clock.boot();
+        let ExtendOutcome::Extended(extension) = self.extend_id(lock_id, ttl).await? else { return Ok(None) };
+        let guard = Guard::new(LockHandle::new(NewHold {
+            shared: self.0.clone(),
+            key: info.reveal().key.clone(),
+            lock_id: lock_id.clone(),
+            fence: info.fence,
+            granted: Granted { sent, ttl, expires_at: extension.expires_at, left: None },
+            max_hold: None,
+            on_release_error: self.0.on_release_error.clone(),
+        }));
+        heartbeat::start(&guard, Some(KeepAlive { ttl, every: ttl.duration() / 3 }));
+        Ok(Some(guard))
     }
 
     /// Waits for the releases that dropped guards and abandoned attempts had left behind when it was called.

@@ -50,12 +50,7 @@ impl LockAllRequest {
     /// Dropping the future leaves no lock behind.
     pub async fn acquire(self) -> Result<GuardAll> {
         let started = Instant::now();
-        let mut keys = self.keys.into_iter().collect::<Result<Vec<_>>>()?;
-        if keys.is_empty() {
-            return Err(LockError::invalid("lock_all needs at least one key"));
-        }
-        keys.sort_unstable();
-        keys.dedup();
+        let keys = sorted(self.keys)?;
         let mut guards: Vec<Guard> = Vec::with_capacity(keys.len());
         for key in keys {
             // The budget began with the first: a wall that has passed cuts the next attempt at once.
@@ -64,6 +59,28 @@ impl LockAllRequest {
         let all = GuardAll { guards };
         all.check()?;
         Ok(all)
+    }
+
+    /// Tries once. `None` when somebody else holds one of them; those that were free are released again.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), without its timeout.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves no lock behind.
+    pub async fn try_acquire(self) -> Result<Option<GuardAll>> {
+        let mut all = GuardAll { guards: Vec::new() };
+        for key in sorted(self.keys)? {
+            match self.request.clone().for_key(key).try_acquire().await? {
+                Some(guard) => all.guards.push(guard),
+                None => {
+                    all.release().await?;
+                    return Ok(None);
+                }
+            }
+        }
+        all.check()?;
+        Ok(Some(all))
     }
 
     /// Takes all of them, runs the work under them and releases. The work is dropped when any of them is lost, and not
@@ -93,6 +110,16 @@ impl LockAllRequest {
         }
         Ok(value)
     }
+}
+
+fn sorted(keys: Vec<Result<Key>>) -> Result<Vec<Key>> {
+    let mut keys = keys.into_iter().collect::<Result<Vec<_>>>()?;
+    if keys.is_empty() {
+        return Err(LockError::invalid("lock_all needs at least one key"));
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    Ok(keys)
 }
 
 /// Several held locks, in the order of their keys. Dropping it releases them all.

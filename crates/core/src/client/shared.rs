@@ -33,8 +33,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(backend: AnyBackend, clock: Arc<dyn Clock>, on_release_error: Option<ReleaseErrorHook>) -> Self {
-        trace::describe_metrics();
-        let name = Arc::from(backend.capabilities().backend.as_ref());
+        let name: Arc<str> = Arc::from(backend.capabilities().backend.as_ref());
+        trace::describe_metrics(&name);
         let clock = crate::seeded::clock(clock);
         let (rooms, background) = (Rooms::default(), Background::default());
         Self { backend, clock, rooms, background, on_release_error, name }

@@ -9,7 +9,7 @@ use crate::telemetry::Operation;
 use crate::{Fence, Key, LockError, LockId, LossReason};
 
 /// Says once what each metric means, so that an exporter can show it.
-pub(crate) fn describe_metrics() {
+pub(crate) fn describe_metrics(backend: &str) {
     #[cfg(feature = "metrics")]
     {
         use metrics::{Unit, describe_counter, describe_histogram};
@@ -20,7 +20,14 @@ pub(crate) fn describe_metrics() {
             describe_histogram!("syncguard_hold_seconds", Unit::Seconds, "Time from getting a lock to giving it back");
             describe_counter!("syncguard_lost_total", "Locks that were lost while they were held");
         });
+        // An alert on the first loss needs the zero before it.
+        for reason in [LossReason::Absent, LossReason::Expired, LossReason::MaxHold] {
+            metrics::counter!("syncguard_lost_total", "backend" => backend.to_owned(), "reason" => reason.as_str())
+                .increment(0);
+        }
     }
+    #[cfg(not(feature = "metrics"))]
+    let _ = backend;
 }
 
 /// One call to the backend.
@@ -112,7 +119,7 @@ pub(crate) fn runtime_stands_still(key: &Key) {
 /// A renewal that did not succeed; it is tried again while the lease lasts.
 pub(crate) fn renewal_failed(error: &LockError, key: &Key) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(target: "syncguard", key_hash = %key.hash(), code = %error.code(), "renewal failed, trying again");
+    tracing::warn!(target: "syncguard", key_hash = %key.hash(), code = %error.code(), "renewal failed, trying again");
     #[cfg(not(feature = "tracing"))]
     let _ = (error, key);
 }

@@ -202,10 +202,25 @@ impl LockError {
         self.0.ambiguous
     }
 
-    /// Returns how long the lock stays taken if its holder does nothing, where the failure is contention and the
-    /// backend told it. Fit for a `Retry-After`.
+    /// Returns how long the lock stays taken if its holder is dead, where the failure is contention and the backend told
+    /// it. A living one may free it sooner or keep it longer. Fit for a `Retry-After`.
     pub fn free_in(&self) -> Option<Duration> {
         self.0.free_in
+    }
+
+    /// Returns the status that a service answers with: `409` while somebody else holds the lock, `400` for a bad key or
+    /// setting, `503` where trying again may help, also after a loss, otherwise `500`.
+    pub fn http_status(&self) -> u16 {
+        match self.0.code {
+            ErrorCode::AcquisitionTimeout => 409,
+            ErrorCode::InvalidArgument => 400,
+            ErrorCode::AuthFailed | ErrorCode::Internal => 500,
+            ErrorCode::ServiceUnavailable
+            | ErrorCode::RateLimited
+            | ErrorCode::NetworkTimeout
+            | ErrorCode::LockLost
+            | ErrorCode::Aborted => 503,
+        }
     }
 
     /// Returns the key the operation was about, where known. Not part of any printed form.

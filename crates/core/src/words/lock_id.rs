@@ -4,6 +4,7 @@
 //! the ownership, so it is a secret: `Debug` shows a hash and there is no `Display`.
 
 use std::fmt;
+use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -98,6 +99,14 @@ fn sextet(character: u8) -> Option<u8> {
 fn malformed() -> LockError {
     LockError::invalid("Invalid lockId format: a lock id is 22 base64url characters")
         .with_hint("pass the id exactly as acquire gave it")
+}
+
+impl FromStr for LockId {
+    type Err = LockError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
 }
 
 impl fmt::Debug for LockId {

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_core::{Serialize, Serializer};
 
@@ -70,6 +70,13 @@ impl Timestamp {
     /// Returns how long after `earlier` this moment is; zero if it is not later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(moment: Timestamp) -> Self {
+        let apart = Duration::from_millis(moment.0.unsigned_abs());
+        if moment.0 < 0 { Self::UNIX_EPOCH - apart } else { Self::UNIX_EPOCH + apart }
     }
 }
 

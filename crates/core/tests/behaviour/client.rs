@@ -294,6 +294,39 @@ async fn a_leader_that_vanishes_is_followed_by_one_with_a_higher_term() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_does_not_wait_gets_none_of_several_and_no_second_leadership() {
+    let locker = locker();
+    let leader = locker.elect("c").try_campaign().await.unwrap().unwrap();
+    assert!(locker.elect("c").try_campaign().await.unwrap().is_none());
+
+    assert!(locker.lock_all(["a", "b", "c"]).try_acquire().await.unwrap().is_none());
+    assert!(!locker.is_locked("a").await.unwrap(), "those that were free are released again");
+
+    leader.resign().await.unwrap();
+    let all = locker.lock_all(["a", "b", "c"]).try_acquire().await.unwrap().unwrap();
+    assert_eq!(all.fences().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_of_another_process_is_adopted_by_its_id_and_kept() {
+    let (backend, here) = (MemoryBackend::new(), 10 * SECOND);
+    let (there, fence) = {
+        let guard = Locker::new(backend.clone()).lock("k").ttl(here).acquire().await.unwrap();
+        let fence = guard.fence();
+        (guard.leak(), fence)
+    };
+    let locker = Locker::new(backend);
+
+    let guard = locker.adopt(&there, here).await.unwrap().unwrap();
+    sleep(10 * here).await;
+
+    guard.check().unwrap();
+    assert_eq!((guard.fence(), guard.key().as_str()), (fence, "k"));
+    assert!(guard.release().await.unwrap().is_released());
+    assert!(locker.adopt(&there, here).await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_leads_again_after_losing() {
     let locker = locker();
     let terms = std::sync::Mutex::new(Vec::new());

@@ -79,6 +79,7 @@ fn operations_waits_holds_and_losses_are_recorded_without_a_wrapper() {
     let lines = written.0.lock().unwrap().clone();
     for expected in [
         "described syncguard_lost_total true",
+        "syncguard_lost_total backend=memory reason=absent",
         "syncguard_operation_seconds backend=memory operation=acquire outcome=ok",
         "syncguard_operation_seconds backend=memory operation=acquire outcome=locked",
         "syncguard_operation_seconds backend=memory operation=release outcome=ok",
