@@ -52,7 +52,8 @@ pub trait RunFenced {
     ///
     /// # Errors
     /// The work's own error; [`Stale`](FenceError::Stale) when a newer holder has written;
-    /// [`Failed`](FenceError::Failed) when the lock was not acquired or was lost, or when the place failed. After a loss
+    /// [`Contended`](FenceError::Contended) and [`Lost`](FenceError::Lost) by the lock; [`Failed`](FenceError::Failed) when
+    /// the backend or the place failed. After a loss
     /// or a failed commit the transaction may have been committed all the same: read before you answer.
     ///
     /// # Cancel safety

@@ -34,6 +34,10 @@ impl Error for StaleFence {}
 pub enum FenceError {
     /// A newer holder has written. Trying again cannot help: stop, and leave the work to that holder.
     Stale(StaleFence),
+    /// Somebody else held the lock for as long as was waited for it: nothing was begun.
+    Contended(LockError),
+    /// The lock was lost while the work ran, or while it was committed.
+    Lost(LockError),
     /// The check itself failed, so nothing was accepted. [`LockError::is_transient`] says whether trying again can
     /// help.
     Failed(LockError),
@@ -44,7 +48,16 @@ impl FenceError {
     pub fn stale(&self) -> Option<StaleFence> {
         match self {
             Self::Stale(stale) => Some(*stale),
-            Self::Failed(_) => None,
+            Self::Contended(_) | Self::Lost(_) | Self::Failed(_) => None,
+        }
+    }
+
+    /// Returns the status that a service answers with: `412` for a stale fence, as the layer for services does, otherwise
+    /// that of [`LockError::http_status`].
+    pub fn http_status(&self) -> u16 {
+        match self {
+            Self::Stale(_) => 412,
+            Self::Contended(error) | Self::Lost(error) | Self::Failed(error) => error.http_status(),
         }
     }
 
@@ -65,7 +78,7 @@ impl fmt::Display for FenceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stale(stale) => stale.fmt(f),
-            Self::Failed(error) => error.fmt(f),
+            Self::Contended(error) | Self::Lost(error) | Self::Failed(error) => error.fmt(f),
         }
     }
 }
@@ -74,7 +87,7 @@ impl Error for FenceError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Stale(_) => None,
-            Self::Failed(error) => error.source(),
+            Self::Contended(error) | Self::Lost(error) | Self::Failed(error) => error.source(),
         }
     }
 }
@@ -87,7 +100,11 @@ impl From<StaleFence> for FenceError {
 
 impl From<LockError> for FenceError {
     fn from(error: LockError) -> Self {
-        Self::Failed(error)
+        match error.code() {
+            ErrorCode::AcquisitionTimeout => Self::Contended(error),
+            ErrorCode::LockLost => Self::Lost(error),
+            _ => Self::Failed(error),
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::support::ledger;
 use rusqlite::Connection;
-use syncguard_core::{ErrorCode, Fence, Key, Locker, MemoryBackend};
+use syncguard_core::{Fence, Key, Locker, MemoryBackend};
 use syncguard_fenced::{FenceError, RunFenced, postgres, sqlite};
 
 fn database() -> Connection {
@@ -106,7 +107,7 @@ const INSERT: &str = "INSERT INTO ledger VALUES (1)";
 #[tokio::test]
 async fn both_drivers_of_postgres_are_gates_and_undo_work_that_outlives_its_lease() {
     let url = syncguard_testkit::fresh_postgres_database();
-    let mut client = crate::support::ledger::connect(&url).await;
+    let mut client = ledger::connect(&url).await;
     postgres::install(&client).await.unwrap();
     client.batch_execute("CREATE TABLE ledger (balance bigint)").await.unwrap();
     let mut pool = sqlx::PgPool::connect(&url).await.unwrap();
@@ -133,8 +134,33 @@ async fn both_drivers_of_postgres_are_gates_and_undo_work_that_outlives_its_leas
             std::future::pending::<Result<(), FenceError>>().await
         })
     });
-    let FenceError::Failed(failure) = slow.await.unwrap_err() else { panic!("not a failure") };
-    assert_eq!(failure.code(), ErrorCode::LockLost);
+    assert!(matches!(slow.await.unwrap_err(), FenceError::Lost(_)));
     let rows: i64 = client.query_one("SELECT count(*) FROM ledger", &[]).await.unwrap().get(0);
     assert_eq!(rows, 2, "work that outlived its lease is undone");
+}
+
+#[tokio::test]
+async fn a_loss_during_the_commit_does_not_say_that_nothing_was_committed() {
+    let url = syncguard_testkit::fresh_postgres_database();
+    let (mut client, reader) = (ledger::connect(&url).await, ledger::connect(&url).await);
+    postgres::install(&client).await.unwrap();
+    let slow_commit = "CREATE TABLE ledger (balance bigint);
+        CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';
+        CREATE CONSTRAINT TRIGGER nap AFTER INSERT ON ledger INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION nap()";
+    client.batch_execute(slow_commit).await.unwrap();
+    let locker = Locker::new(MemoryBackend::new());
+
+    let lost = locker.lock("ledger").ttl(Duration::from_millis(500)).run_fenced(&mut client, |tx| {
+        Box::pin(async move { Ok::<_, FenceError>(tx.execute(INSERT, &[]).await.unwrap()) })
+    });
+
+    assert!(matches!(lost.await.unwrap_err(), FenceError::Lost(_)));
+    let count = async || reader.query_one("SELECT count(*) FROM ledger", &[]).await.unwrap().get::<_, i64>(0);
+    for _ in 0..1_000 {
+        if count().await == 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the commit that was on its way did not happen");
 }
