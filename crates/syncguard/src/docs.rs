@@ -18,6 +18,7 @@ page!(guide, "../docs/guide.md");
 page!(cli, "../docs/cli.md");
 page!(stuck_lock, "../docs/stuck-lock.md");
 page!(fencing, "../docs/fencing.md");
+page!(moving, "../docs/moving.md");
 page!(errors, "../docs/errors.md");
 page!(guarantees, "../docs/guarantees.md");
 page!(write_a_backend, "../docs/write-a-backend.md");

@@ -82,8 +82,13 @@
 //! | `fenced` | guards for what a lock protects: files, and the databases whose backends are on |
 //! | `fenced-http`, `fenced-object` | the same for HTTP services (tower) and object stores |
 //! | `fenced-sqlx` | the same for transactions of sqlx on `PostgreSQL`; needs Rust 1.94 |
+//! | `client`, `deadpool`, `transaction` | a connection by the same URL; your own pool; a lock inside of your transaction |
 //! | `tracing`, `metrics` | warnings and events; histograms and counters |
 //! | `full` | `sqlite`, `redis`, `postgres`, `firestore`, `blocking`, `fenced`, `tracing` and `metrics` |
+//!
+//! A feature belongs to one version of what it speaks with: `fenced` to rusqlite 0.32 to 0.41, tokio-postgres 0.7 and
+//! redis 1; `fenced-sqlx` and `sqlx` to sqlx 0.9; `fenced-http` to http 1 and tower 0.5; `fenced-object` to object_store
+//! 0.14; `metrics` to metrics 0.24; `deadpool` to deadpool-postgres 0.14.
 //!
 //! Rust 1.89 or newer, where the table says no more. Tested on Linux. On macOS the sqlite backend notices another
 //! process's release by looking again, not by a wake-up; on Windows it does not compile.

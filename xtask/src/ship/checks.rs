@@ -26,7 +26,7 @@ const OLDEST: [(&str, &str, &str); 4] = [
     (
         "1.89",
         "syncguard syncguard-fenced",
-        "syncguard/redis syncguard/postgres syncguard/blocking syncguard/fenced-http syncguard/fenced-object \
+        "syncguard/sqlite syncguard/redis syncguard/postgres syncguard/blocking syncguard/fenced-http syncguard/fenced-object \
          syncguard/metrics syncguard-fenced/suite",
     ),
     ("1.91", "syncguard syncguard-cli", "syncguard/full syncguard-cli/full"),

@@ -4,24 +4,30 @@
 
 #![allow(dead_code)]
 
-#[path = "../../examples/axum_lock.rs"]
-mod axum_lock;
 #[path = "../../examples/fenced_write.rs"]
 mod fenced_write;
-#[path = "../../examples/follow_the_leader.rs"]
-mod follow_the_leader;
+#[cfg(all(feature = "sqlite", feature = "fenced"))]
+#[path = "../../examples/migrations.rs"]
+mod migrations;
 #[path = "../../examples/once_per_night.rs"]
 mod once_per_night;
 #[path = "../../examples/own_backend.rs"]
 mod own_backend;
+#[cfg(all(feature = "postgres", feature = "fenced-sqlx"))]
+#[path = "../../examples/payments.rs"]
+mod payments;
 #[path = "../../examples/quickstart.rs"]
 mod quickstart;
+#[path = "../../examples/testing.rs"]
+mod testing;
+#[cfg(feature = "fenced")]
+#[path = "../../examples/workers.rs"]
+mod workers;
 
+#[cfg(all(feature = "postgres", feature = "fenced-sqlx"))]
 use std::time::Duration;
 
-use syncguard::{Fence, Locker, MemoryBackend};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use syncguard::Fence;
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
@@ -50,13 +56,30 @@ async fn the_ledger_refuses_the_sleeper() {
     assert_eq!(late.unwrap_err(), "fence 000000000000001 is stale");
 }
 
+#[cfg(feature = "fenced")]
 #[tokio::test(start_paused = true)]
-async fn each_candidate_leads_once_in_a_term_of_its_own() {
-    let led = follow_the_leader::story("memory:").await.unwrap();
-    let mut names: Vec<u32> = led.iter().map(|(name, _)| *name).collect();
-    names.sort_unstable();
-    assert_eq!(names, [1, 2, 3]);
-    assert!(led.is_sorted_by(|(_, earlier), (_, later)| earlier < later), "{led:?}");
+async fn each_worker_leads_once_and_is_followed() {
+    let mut led = workers::story("memory:").await.unwrap();
+    led.sort_unstable();
+    assert_eq!(led, [1, 2, 3]);
+}
+
+#[cfg(all(feature = "sqlite", feature = "fenced"))]
+#[tokio::test(flavor = "multi_thread")]
+async fn of_twenty_replicas_one_migrates() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let mut ran = migrations::story(&url, &folder.path().join("orders.db")).await.unwrap();
+    ran.sort_unstable();
+    assert_eq!((ran[18], ran[19]), (0, 3), "{ran:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_that_takes_locks_is_tested_in_no_time() {
+    testing::it_keeps_the_lock_for_an_hour().await;
+    testing::it_skips_while_another_one_is_at_it().await;
+    testing::it_stops_when_the_lock_is_taken_away().await;
+    testing::it_comes_back_when_the_backend_is_down().await;
 }
 
 #[tokio::test]
@@ -64,8 +87,10 @@ async fn a_backend_of_ones_own_carries_the_whole_client() {
     assert_eq!(own_backend::story().await.unwrap(), (Fence::new(2).unwrap(), true));
 }
 
+#[cfg(all(feature = "postgres", feature = "fenced-sqlx"))]
 async fn post(address: std::net::SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.unwrap();
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -73,27 +98,28 @@ async fn post(address: std::net::SocketAddr, path: &str) -> String {
     answer
 }
 
+#[cfg(all(feature = "postgres", feature = "fenced-sqlx"))]
 #[tokio::test]
-async fn a_busy_report_is_423_with_a_time_to_come_back() {
-    let locker = Locker::new(MemoryBackend::new());
+async fn an_order_is_charged_once_and_whoever_comes_meanwhile_hears_when_to_come_back() {
+    let app = payments::App::connect(&syncguard_testkit::fresh_postgres_database()).await.unwrap();
+    let locker = app.locker.clone();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = tokio::spawn(axum::serve(listener, axum_lock::app(locker.clone())).into_future());
+    let server = tokio::spawn(axum::serve(listener, app.routes()).into_future());
 
-    let first = tokio::spawn(async move { post(address, "/reports/march").await });
-    let mut tries = 0;
-    while !locker.is_locked("report:march").await.unwrap() {
-        tries += 1;
-        assert!(tries < 1_000, "the first request never got the lock");
+    let first = tokio::spawn(async move { post(address, "/orders/42/charge").await });
+    while !locker.is_locked("order:42").await.unwrap() {
+        assert!(!first.is_finished(), "the first request never got the lock");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let busy = post(address, "/reports/march").await;
-    let other = post(address, "/reports/april").await;
+    let busy = post(address, "/orders/42/charge").await;
+    let first = first.await.unwrap();
+    let again = post(address, "/orders/42/charge").await;
 
-    assert!(busy.starts_with("HTTP/1.1 423 Locked\r\n"), "{busy}");
+    assert!(busy.starts_with("HTTP/1.1 409 Conflict\r\n"), "{busy}");
     let retry = busy.lines().find_map(|line| line.strip_prefix("retry-after: ")).unwrap();
     assert!((1..=32).contains(&retry.parse::<u32>().unwrap()), "{retry}");
-    assert!(other.starts_with("HTTP/1.1 200 OK\r\n"), "{other}");
-    assert!(first.await.unwrap().ends_with("report march was made under fence 000000000000001\n"));
+    assert!(first.starts_with("HTTP/1.1 200 OK\r\n") && first.ends_with("charged\n"), "{first}");
+    assert!(again.ends_with("charged before\n"), "{again}");
     server.abort();
 }

@@ -6,6 +6,7 @@ mod anatomy;
 mod blocking;
 mod closures;
 mod examples;
+mod moving;
 mod open;
 mod paused;
 mod waiters;
