@@ -49,6 +49,8 @@ pub async fn an_empty_key_is_refused_before_any_io<H: Harness>(h: &H) {
 
 /// 513 bytes, of narrow and of wide characters.
 pub async fn a_key_of_513_bytes_is_refused_before_any_io<H: Harness>(h: &H) {
+    let error = syncguard_core::Key::new("a".repeat(513)).expect_err("a long key is refused");
+    assert!(error.to_string().contains("exceeds maximum length"), "{error}");
     refused_everywhere(h, &"a".repeat(513)).await;
     refused_everywhere(h, &"\u{20ac}".repeat(171)).await;
     refused_everywhere(h, &"e\u{301}".repeat(300)).await;

@@ -231,6 +231,7 @@ pub async fn malformed_lock_ids_are_refused<H: Harness>(h: &H) {
     ] {
         let error = LockId::parse(text).expect_err("a malformed id is refused");
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
+        assert!(error.to_string().contains("Invalid lockId format"), "{error}");
         assert!(text.len() < 2 || !format!("{error} {error:?}").contains(text), "the message repeats the id");
     }
     let (backend, key) = (h.backend().await, key("k"));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use syncguard_core::retry::{Backoff, Jitter, RetryPolicy};
 use syncguard_core::{
     CancellationToken, ErrorCode, ExtendOutcome, Locker, LossReason, MemoryBackend, OnLost, ReleaseOutcome,
 };
@@ -14,6 +15,14 @@ fn locker() -> Locker {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn the_default_policy_is_the_specified_one_as_a_whole() {
+    let policy = RetryPolicy::default();
+    assert_eq!((policy.max_retries, policy.timeout), (Some(10), Some(5 * SECOND)));
+    assert_eq!((policy.retry_delay, policy.max_delay), (Duration::from_millis(100), None));
+    assert_eq!((policy.backoff, policy.jitter), (Backoff::Exponential, Jitter::Equal));
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_run_can_be_spawned_on_any_thread() {
