@@ -120,6 +120,18 @@ mod tests {
         }
     }
 
+    /// All tests run with all features, so none of them would see that warnings are compiled out for users.
+    #[test]
+    fn who_takes_the_facade_or_the_command_as_it_comes_is_warned() {
+        let published = published().unwrap();
+        let metadata = |name: &str| &published.iter().find(|package| package.name == name).unwrap().metadata;
+        let defaults = metadata("syncguard")["features"]["default"].as_array().unwrap();
+        assert!(defaults.iter().any(|feature| feature == "tracing"), "{defaults:?}");
+        let needed = metadata("syncguard-cli")["dependencies"].as_array().unwrap();
+        let facade = needed.iter().find(|needed| needed["name"] == "syncguard").unwrap();
+        assert!(facade["features"].as_array().unwrap().iter().any(|feature| feature == "tracing"), "{facade}");
+    }
+
     /// What only the repository needs is not packaged by accident: each manifest lists what is.
     #[test]
     fn no_package_contains_tests_or_benchmarks() {
