@@ -56,7 +56,6 @@ async fn ask_the_bank(_order: i64) {
 }
 
 /// Why an order was not charged.
-#[derive(Debug)]
 pub(crate) enum Failure {
     Fence(FenceError),
     Database(sqlx::Error),
@@ -76,7 +75,9 @@ impl From<sqlx::Error> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        eprintln!("{self:?}");
+        if let Self::Database(error) = &self {
+            eprintln!("order not charged: {error}");
+        }
         let (status, text, free_in) = match &self {
             Self::Fence(FenceError::Stale(_)) => (409, "another machine has been at this order", None),
             Self::Fence(FenceError::Contended(held)) => (409, "another machine is at this order", held.free_in()),

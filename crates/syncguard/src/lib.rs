@@ -87,7 +87,7 @@
 //! | `full` | `sqlite`, `redis`, `postgres`, `firestore`, `blocking`, `fenced`, `tracing` and `metrics` |
 //!
 //! A feature belongs to one version of what it speaks with: `fenced` to rusqlite 0.32 to 0.41, tokio-postgres 0.7 and
-//! redis 1; `fenced-sqlx` and `sqlx` to sqlx 0.9; `fenced-http` to http 1 and tower 0.5; `fenced-object` to object_store
+//! redis 1; `fenced-sqlx` to sqlx 0.9; `fenced-http` to http 1 and tower 0.5; `fenced-object` to `object_store`
 //! 0.14; `metrics` to metrics 0.24; `deadpool` to deadpool-postgres 0.14.
 //!
 //! Rust 1.89 or newer, where the table says no more. Tested on Linux. On macOS the sqlite backend notices another
