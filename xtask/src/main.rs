@@ -9,6 +9,7 @@ mod fresh;
 mod instructions;
 mod junit;
 mod matrix;
+mod mistakes;
 mod mutants;
 mod prove;
 mod scope;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::scope::Scope;
 use crate::test::{announce, each_line, line};
-use crate::{cargo, instructions, seeded, setup};
+use crate::{cargo, instructions, mistakes, seeded, setup};
 
 /// Every proof is tried, so that one run shows everything; the last line names what failed.
 pub(crate) fn run() -> Result<ExitCode> {
@@ -35,14 +35,17 @@ pub(crate) fn schedules(count: u32) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// In a folder of its own, because the cfgs would otherwise have everything built twice. Both packages and both cfgs always, so
-/// that one build serves all.
+/// Of a copy of the tree with the mistakes in it, and in a folder of its own, because the cfgs would otherwise have everything
+/// built twice. Both packages and both cfgs always, so that one build serves all; no mistake is on unless a test switches it on.
 fn special_build(chosen: &[&str]) -> Result<Command> {
     let packages = ["test", "--package", "syncguard-core", "--package", "syncguard-conformance"];
     let arguments = line(&packages, &[], chosen);
     announce(&arguments);
+    let target = Scope::new(&[])?.target_folder()?.join("seeded");
+    mistakes::plant(&target.join("tree"))?;
     let mut command = cargo::command(&arguments);
+    command.current_dir(target.join("tree"));
     command.env("RUSTFLAGS", "--cfg syncguard_seeded_bugs --cfg syncguard_shuttle");
-    command.env("CARGO_TARGET_DIR", Scope::new(&[])?.target_folder()?.join("seeded"));
+    command.env("CARGO_TARGET_DIR", target);
     Ok(command)
 }

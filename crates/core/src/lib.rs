@@ -63,11 +63,6 @@ mod for_backends;
 mod memory;
 #[cfg(all(test, syncguard_shuttle))]
 mod schedules;
-#[cfg(syncguard_seeded_bugs)]
-#[doc(hidden)]
-pub mod seeded;
-#[cfg(not(syncguard_seeded_bugs))]
-mod seeded;
 mod sync;
 mod words;
 

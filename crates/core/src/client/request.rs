@@ -13,7 +13,6 @@ use crate::client::holding::heartbeat::{self, KeepAlive};
 use crate::client::plan::Plan;
 use crate::client::waiting::acquisition;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
-use crate::seeded::{self, SeededBug};
 use crate::sync::Instant;
 use crate::{
     Contention, Guard, IntoKey, IntoLabel, IntoTtl, Key, Label, LockError, LockHandle, LockId, Locker, LossReason,
@@ -322,15 +321,8 @@ impl LockRequest {
         Running: Future,
     {
         let strict = self.on_lost == OnLost::Stop;
-        let tokens = self.cancel.clone();
         let (guard, report) = self.work_under_the_lock(work).await?;
         match report.loss {
-            _ if seeded::has(SeededBug::ReleaseUnderTheCallersToken)
-                && tokens.iter().any(CancellationToken::is_cancelled) =>
-            {
-                guard.leak();
-                Ok(report.value)
-            }
             // The backend may be out of reach: the caller learns of the loss now, the release is tried behind its back.
             Some(_) if strict => Err(guard.lost_error()),
             _ => {

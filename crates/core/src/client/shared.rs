@@ -35,7 +35,6 @@ impl Shared {
     pub(crate) fn new(backend: AnyBackend, clock: Arc<dyn Clock>, on_release_error: Option<ReleaseErrorHook>) -> Self {
         let name: Arc<str> = Arc::from(backend.capabilities().backend.as_ref());
         trace::describe_metrics(&name);
-        let clock = crate::seeded::clock(clock);
         let (rooms, background) = (Rooms::default(), Background::default());
         Self { backend, clock, rooms, background, on_release_error, name }
     }

@@ -11,7 +11,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::seeded::{self, SeededBug};
 use crate::{Key, LockId};
 
 /// A result whose error is a [`LockError`].
@@ -236,9 +235,6 @@ impl LockError {
 
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(key) = self.0.key.as_ref().filter(|_| seeded::has(SeededBug::RawKeyInErrors)) {
-            write!(f, "{}: ", key.as_str())?;
-        }
         f.write_str(&self.0.message)
     }
 }

@@ -10,7 +10,6 @@ use std::str::FromStr;
 use serde_core::de::{Deserialize, Deserializer, Error as _};
 use serde_core::{Serialize, Serializer};
 
-use crate::seeded::{self, SeededBug};
 use crate::{LockError, Result};
 
 /// The fencing token of one acquisition: grows per key, never repeats.
@@ -42,7 +41,7 @@ impl Fence {
     /// # Errors
     /// [`Internal`](crate::ErrorCode::Internal) for 0 and for anything above [`Fence::MAX`].
     pub fn new(value: u64) -> Result<Self> {
-        if value == 0 || is_beyond_the_limit(value) {
+        if value == 0 || value > Self::MAX.0 {
             return Err(LockError::internal("the fence counter is outside 1..=900000000000000")
                 .with_hint("the counter was damaged or restored badly; use a new key or repair the counter by hand"));
         }
@@ -60,18 +59,8 @@ impl Fence {
     }
 }
 
-fn is_beyond_the_limit(value: u64) -> bool {
-    if seeded::has(SeededBug::LimitComparedAsText) {
-        return value.to_string() > Fence::MAX.0.to_string();
-    }
-    value > Fence::MAX.0
-}
-
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if seeded::has(SeededBug::UnpaddedFence) {
-            return write!(f, "{}", self.0);
-        }
         write!(f, "{:015}", self.0)
     }
 }

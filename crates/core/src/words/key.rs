@@ -64,8 +64,7 @@ impl Key {
 }
 
 fn normalise(name: &str) -> Result<Arc<str>> {
-    let as_it_comes = crate::seeded::has(crate::seeded::SeededBug::NoNormalisation);
-    if name.is_ascii() || as_it_comes || is_nfc_quick(name.chars()) == IsNormalized::Yes {
+    if name.is_ascii() || is_nfc_quick(name.chars()) == IsNormalized::Yes {
         if name.len() > Key::MAX_BYTES {
             return Err(too_long());
         }

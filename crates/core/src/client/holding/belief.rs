@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use crate::seeded::{self, SeededBug};
 use crate::{BootTime, LossReason, Timestamp, Ttl};
 
 /// What a holder believes. Lives behind the mutex of its handle; every change is one method, so no half of one is ever
@@ -193,7 +192,7 @@ impl Granted {
     /// holder believe too long.
     pub(crate) fn deadline(&self) -> BootTime {
         let by_request = deadline(self.sent, self.ttl);
-        match self.left.filter(|_| !seeded::has(SeededBug::IgnoresTheAge)) {
+        match self.left {
             Some(left) => by_request.min(self.sent + left.saturating_sub(margin(self.ttl))),
             None => by_request,
         }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use crate::client::holding::belief::{Belief, Granted, Noticed};
 use crate::client::holding::heartbeat::Renewal;
 use crate::client::shared::Shared;
-use crate::seeded::{self, SeededBug};
 use crate::sync::{Handle, Mutex, MutexGuard, Notify, sleep, timeout};
 use crate::{
     BootTime, ErrorCode, ExtendOutcome, Fence, IntoTtl, Key, LockError, LockId, LossReason, ReleaseErrorHook, Result,
@@ -245,7 +244,7 @@ impl LockHandle {
     /// Extends for whoever has the turn.
     pub(crate) async fn extend_in_turn(&self, ttl: Ttl) -> Result<ExtendOutcome> {
         let held = &self.0;
-        if self.loss().is_some_and(|reason| !is_renewed_after(reason)) {
+        if self.loss().is_some() {
             return Ok(ExtendOutcome::Absent(None));
         }
         let sent = held.shared.clock.boot();
@@ -303,8 +302,7 @@ impl HeldLock {
     }
 
     pub(crate) fn loss(&self) -> Option<LossReason> {
-        let asks_the_clock = !seeded::has(SeededBug::LossOnlyByTheTask);
-        self.loss_at(if asks_the_clock { self.shared.clock.boot() } else { self.acquired })
+        self.loss_at(self.shared.clock.boot())
     }
 
     fn loss_at(&self, now: BootTime) -> Option<LossReason> {
@@ -365,14 +363,6 @@ impl HeldLock {
         let answer = timeout(extend_bound(ttl), self.shared.extend(&self.lock_id, ttl)).await;
         let answer = answer.unwrap_or_else(|_| Err(no_answer()));
         answer.map_err(|error| error.with_key(&self.key).with_lock_id(&self.lock_id))
-    }
-}
-
-/// Never, but for the mistakes that the tests must see.
-fn is_renewed_after(loss: LossReason) -> bool {
-    match loss {
-        LossReason::Released => seeded::has(SeededBug::RenewsTheReleased),
-        _ => seeded::has(SeededBug::RenewsTheLost),
     }
 }
 

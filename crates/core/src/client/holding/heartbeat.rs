@@ -12,7 +12,6 @@ use std::time::Duration;
 use crate::client::holding::handle::{HeldLock, extend_bound, no_answer};
 use crate::client::holding::renewal_thread::{Renewable, Ticket};
 use crate::events::trace;
-use crate::seeded::{self, SeededBug};
 use crate::sync::{sleep, timeout};
 use crate::{BootTime, ExtendOutcome, LockHandle, Result, Ttl};
 
@@ -87,7 +86,7 @@ async fn renew(lock: LockHandle, plan: KeepAlive) {
         let pause = lock.0.promise(plan, failed);
         tokio::select! {
             () = sleep(pause) => {}
-            _ = lock.lost(), if !goes_on_when_it_is_over() => return,
+            _ = lock.lost() => return,
             () = changed => continue,
         }
         match extend_as_the_task(&lock, plan.ttl).await {
@@ -95,18 +94,10 @@ async fn renew(lock: LockHandle, plan: KeepAlive) {
             Ok(ExtendOutcome::Absent(_)) => return,
             Err(error) => {
                 trace::renewal_failed(&error, lock.key());
-                if seeded::has(SeededBug::OneFailureEndsRenewal) {
-                    return;
-                }
                 failed = Some(lock.0.shared.clock.boot());
             }
         }
     }
-}
-
-/// One of the mistakes that the tests must see.
-fn goes_on_when_it_is_over() -> bool {
-    seeded::has(SeededBug::RenewsTheLost) || seeded::has(SeededBug::RenewsTheReleased)
 }
 
 async fn extend_as_the_task(lock: &LockHandle, ttl: Ttl) -> Result<ExtendOutcome> {

@@ -8,8 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::seeded::{self, SeededBug};
-use crate::sync::{Handle, Mutex, spawn};
+use crate::sync::{Handle, Mutex};
 
 /// The tasks of one locker that nobody awaits.
 #[derive(Default)]
@@ -33,10 +32,6 @@ impl Background {
     /// Runs a task on the runtime that the caller was made on. Without one nothing runs, and the lease ends the lock.
     pub(crate) fn spawn(&self, runtime: Option<&Handle>, task: impl Future<Output = ()> + Send + 'static) {
         let Some(runtime) = runtime else { return };
-        if seeded::has(SeededBug::DropSpawnsWithoutAHandle) {
-            spawn(task);
-            return;
-        }
         let counted = self.0.lock().unwrap_or_else(PoisonError::into_inner).present.clone();
         // A runtime that is shutting down drops the task, and with it its share of the generation.
         runtime.spawn(async move {

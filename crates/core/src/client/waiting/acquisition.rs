@@ -20,7 +20,6 @@ use crate::client::waiting::place::Place;
 use crate::client::waiting::room::{Event, Step};
 use crate::contract::erased::OwnedRequest;
 use crate::events::trace;
-use crate::seeded::{self, SeededBug};
 use crate::sync::{Handle, Instant, timeout_at};
 use crate::{
     AcquireOutcome, BootTime, Contention, ErrorCode, Guard, Lease, LockBackend, LockError, LockHandle, LockId, Locker,
@@ -158,9 +157,7 @@ impl<'a> Acquisition<'a> {
                 Tried::Contended(contention)
             }
             Err(error) => {
-                if seeded::has(SeededBug::NewIdOnRetry) {
-                    self.lock_id = self.shared.backend.new_lock_id(&self.plan.key);
-                } else if error.is_ambiguous() {
+                if error.is_ambiguous() {
                     self.unknown_since = Some(sent);
                 }
                 Tried::Failed(error.with_key(&self.plan.key).with_lock_id(&self.lock_id))
@@ -171,7 +168,6 @@ impl<'a> Acquisition<'a> {
     fn granted(&mut self, lease: Lease, sent: BootTime) -> Tried {
         let received = self.shared.clock.boot();
         let granted = Granted { sent, ttl: self.plan.ttl, expires_at: lease.expires_at, left: lease.left() };
-        let granted = seeded::granted(granted, received, &*self.shared.clock);
         if received >= granted.deadline() {
             self.unknown_since = Some(sent);
             self.change_id();

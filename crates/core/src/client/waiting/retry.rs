@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use crate::seeded::{self, SeededBug};
 use crate::{LockError, Result};
 
 /// How the delay grows from one retry to the next.
@@ -89,7 +88,6 @@ impl RetryPolicy {
             }
             Backoff::Fixed => self.retry_delay.as_secs_f64(),
         };
-        let random = if seeded::has(SeededBug::NoJitter) { 1.0 } else { random };
         let delay = match self.jitter {
             Jitter::Equal => base / 2.0 + random * (base / 2.0),
             Jitter::Full => random * base,

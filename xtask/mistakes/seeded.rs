@@ -1,16 +1,16 @@
 //! Which mistakes must the tests be able to see?
 //!
-//! Built with `--cfg syncguard_seeded_bugs`, a test can switch one of the classic mistakes on and prove that the test
-//! named for it in `docs/guarantees.md` turns red. In every other build [`has`] is `false` for the compiler already, and
-//! nothing of this is left.
+//! A module of the core in the copy of the tree that `cargo xtask prove` makes, and nowhere else. A test switches one of the
+//! classic mistakes on and proves that the test named for it in `docs/guarantees.md` turns red; `xtask/src/mistakes.rs` says
+//! where in the code each is planted.
 
-use crate::BootTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
 use crate::client::holding::belief::Granted;
 use crate::time::Clock;
-use std::sync::Arc;
+use crate::{BootTime, LossReason};
 
 /// The mistakes that can be switched on.
-#[cfg_attr(not(syncguard_seeded_bugs), allow(unreachable_pub, reason = "public in the build that plants them"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeededBug {
     /// The deadline counts from the reply: a slow reply lets the guard outlive its lease.
@@ -47,46 +47,40 @@ pub enum SeededBug {
     NoJitter,
 }
 
-/// Whether a mistake is switched on.
-#[cfg(not(syncguard_seeded_bugs))]
-pub(crate) const fn has(_: SeededBug) -> bool {
-    false
+static PLANTED: RwLock<Option<SeededBug>> = RwLock::new(None);
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A mistake that is switched on, until this is dropped.
+pub struct Planted(#[allow(dead_code, reason = "held for its drop")] MutexGuard<'static, ()>);
+
+/// Switches a mistake on, on all threads. Tests that do so take turns.
+#[must_use]
+pub fn plant(bug: SeededBug) -> Planted {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    *PLANTED.write().unwrap_or_else(PoisonError::into_inner) = Some(bug);
+    Planted(turn)
 }
 
-#[cfg(syncguard_seeded_bugs)]
-pub use planting::{Planted, plant};
-
-#[cfg(syncguard_seeded_bugs)]
-pub(crate) use planting::has;
-
-#[cfg(syncguard_seeded_bugs)]
-mod planting {
-    use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
-
-    use super::SeededBug;
-
-    static PLANTED: RwLock<Option<SeededBug>> = RwLock::new(None);
-    static TURN: Mutex<()> = Mutex::new(());
-
-    /// A mistake that is switched on, until this is dropped.
-    pub struct Planted(#[allow(dead_code, reason = "held for its drop")] MutexGuard<'static, ()>);
-
-    /// Switches a mistake on, on all threads. Tests that do so take turns.
-    #[must_use]
-    pub fn plant(bug: SeededBug) -> Planted {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        *PLANTED.write().unwrap_or_else(PoisonError::into_inner) = Some(bug);
-        Planted(turn)
+impl Drop for Planted {
+    fn drop(&mut self) {
+        *PLANTED.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
+}
 
-    impl Drop for Planted {
-        fn drop(&mut self) {
-            *PLANTED.write().unwrap_or_else(PoisonError::into_inner) = None;
-        }
-    }
+pub(crate) fn has(bug: SeededBug) -> bool {
+    *PLANTED.read().unwrap_or_else(PoisonError::into_inner) == Some(bug)
+}
 
-    pub(crate) fn has(bug: SeededBug) -> bool {
-        *PLANTED.read().unwrap_or_else(PoisonError::into_inner) == Some(bug)
+/// Whether somebody goes on renewing although the lock is over.
+pub(crate) fn goes_on_when_it_is_over() -> bool {
+    has(SeededBug::RenewsTheLost) || has(SeededBug::RenewsTheReleased)
+}
+
+/// Whether a lock is renewed after this loss.
+pub(crate) fn is_renewed_after(loss: LossReason) -> bool {
+    match loss {
+        LossReason::Released => has(SeededBug::RenewsTheReleased),
+        _ => has(SeededBug::RenewsTheLost),
     }
 }
 
