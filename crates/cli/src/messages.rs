@@ -112,17 +112,22 @@ pub(crate) fn still_running(survivors: &[Process], lease: Duration) -> Failure {
     let what =
         format!("not everything could be stopped; the lock is not given back, its lease ends in {}", human(lease));
     let failure = Failure::new(exit::LOST, "still-running", what)
-        .hint("stop them as their own user, or as root, before the work is started elsewhere");
+        .hint("end them, as their own user or as root, before the work is started elsewhere");
     survivors.iter().fold(failure, |failure, process| failure.detail(survivor(process)))
 }
 
 /// Somebody who could not be ended.
 pub(crate) fn survivor(process: &Process) -> String {
-    format!(
-        "process {} ({}) could not be stopped by this user and is still running",
-        process.pid,
-        escape(&process.name)
-    )
+    let who = match process.pid {
+        0 => "a process that is not shown here".to_owned(),
+        pid => format!("process {pid} ({})", escape(&process.name)),
+    };
+    if rustix::process::geteuid().is_root() {
+        return format!(
+            "{who} was killed but does not end: it hangs in the kernel (state D), or may not be killed from here"
+        );
+    }
+    format!("{who} could not be stopped by this user and is still running")
 }
 
 /// The name of a signal as people write it.

@@ -12,6 +12,7 @@ mod finish;
 mod job;
 mod locks;
 pub(crate) mod orphans;
+mod proc;
 mod protocol;
 mod report;
 mod respawn;

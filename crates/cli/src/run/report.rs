@@ -168,7 +168,8 @@ impl Report {
 
     pub(crate) fn outcome(&mut self, outcome: &Outcome) {
         self.content.signal = outcome.signal;
-        self.content.still_running = outcome.survivors.iter().map(|process| process.pid).collect();
+        self.content.still_running =
+            outcome.survivors.iter().map(|process| process.pid).filter(|pid| *pid != 0).collect();
         let is_ours = outcome.lost || outcome.timed_out;
         self.content.child_exit_code = outcome.code.filter(|_| is_ours);
         self.content.outcome = match outcome {

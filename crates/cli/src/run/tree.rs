@@ -12,6 +12,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 use syncguard::{BootTime, Clock, SystemClock};
 
+use super::proc;
+
 /// How long a killed process may take to disappear before it is called a survivor: one that hangs in a driver may
 /// never.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,8 +34,25 @@ pub(crate) struct Process {
 
 impl Process {
     fn read(pid: i32) -> Option<Self> {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-        Self::parse(pid, &String::from_utf8_lossy(&stat))
+        Self::parse(pid, &proc::text(&format!("{pid}/stat"))?)
+    }
+
+    /// A child of ours of which `/proc` shows nothing but the number.
+    fn hidden(pid: i32) -> Self {
+        Self { pid, name: "hidden".to_owned(), parent: own(), start: 0, is_dead: false }
+    }
+
+    /// Somebody is left, says the kernel, and nobody shows who.
+    fn unseen() -> Self {
+        Self::hidden(0)
+    }
+
+    /// Whether the number still means this process. A child's number is its own until we have collected it.
+    fn is_still_there(&self) -> bool {
+        match Self::read(self.pid) {
+            Some(now) => self.start == 0 || now.start == self.start,
+            None => self.start == 0 && proc::children().is_some_and(|children| children.contains(&self.pid)),
+        }
     }
 
     fn parse(pid: i32, line: &str) -> Option<Self> {
@@ -51,9 +70,7 @@ impl Process {
     fn signal(&self, signal: Signal) -> Result<(), Errno> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
         let sent = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(file) if Self::read(self.pid).is_some_and(|now| now.start == self.start) => {
-                rustix::process::pidfd_send_signal(file, signal)
-            }
+            Ok(file) if self.is_still_there() => rustix::process::pidfd_send_signal(file, signal),
             Ok(_) => return Ok(()),
             Err(Errno::NOSYS | Errno::MFILE | Errno::NFILE | Errno::PERM) => rustix::process::kill_process(pid, signal),
             Err(error) => Err(error),
@@ -64,7 +81,7 @@ impl Process {
 
 /// Whether processes can be listed at all.
 pub(crate) fn can_be_listed() -> bool {
-    Process::read(own()).is_some()
+    proc::is_ours() && Process::read(own()).is_some()
 }
 
 /// Our own children at this moment.
@@ -74,8 +91,10 @@ pub(crate) fn children() -> Vec<i32> {
 }
 
 /// Everything alive below this process, parents first, without what is below `except`.
-pub(crate) fn below_us(except: &[i32]) -> Vec<Process> {
-    descendants(own(), &all(), except)
+fn below_us(except: &[i32]) -> Vec<Process> {
+    let mut all = descendants(own(), &all(), except);
+    all.retain(|process| !process.is_dead);
+    all
 }
 
 fn own() -> i32 {
@@ -83,9 +102,17 @@ fn own() -> i32 {
 }
 
 fn all() -> Vec<Process> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(Process::read).collect()
+    if !proc::is_ours() {
+        return Vec::new();
+    }
+    let mut all: Vec<Process> = proc::pids().into_iter().filter_map(Process::read).collect();
+    for pid in proc::children().unwrap_or_default() {
+        if all.iter().all(|process| process.pid != pid) {
+            // Born since the list was read, or hidden.
+            all.push(Process::read(pid).unwrap_or_else(|| Process::hidden(pid)));
+        }
+    }
+    all
 }
 
 fn descendants(root: i32, all: &[Process], except: &[i32]) -> Vec<Process> {
@@ -94,9 +121,7 @@ fn descendants(root: i32, all: &[Process], except: &[i32]) -> Vec<Process> {
     while let Some(parent) = roots.pop() {
         for process in all.iter().filter(|process| process.parent == parent && !except.contains(&process.pid)) {
             roots.push(process.pid);
-            if !process.is_dead {
-                found.push(process.clone());
-            }
+            found.push(process.clone());
         }
     }
     found
@@ -121,19 +146,24 @@ impl Killing {
         Self { since: SystemClock.boot(), equal: 0 }
     }
 
-    /// Kills everything below this process once more; what will not end, once that is certain.
+    /// Kills everything below this process once more; what will not end, once that is certain. The caller has collected
+    /// the dead just before, and still has a child that is not in `except`, as far as it knows.
     pub(crate) fn round(&mut self, except: &[i32]) -> Option<Vec<Process>> {
-        let alive = below_us(except);
-        let refused: Vec<Process> =
-            alive.iter().filter(|process| process.signal(Signal::KILL) == Err(Errno::PERM)).cloned().collect();
-        let only_refused = !refused.is_empty() && refused.len() == alive.len();
-        self.equal = if only_refused { self.equal.saturating_add(1) } else { 0 };
+        let mut alive = descendants(own(), &all(), except);
+        // A dead one too: its first thread may have ended alone, and the others work on.
+        let mut refused = alive.clone();
+        refused.retain(|process| process.signal(Signal::KILL) == Err(Errno::PERM) && !process.is_dead);
+        alive.retain(|process| !process.is_dead);
+        self.equal = if refused.len() == alive.len() { self.equal.saturating_add(1) } else { 0 };
         let is_over = SystemClock.boot().since(self.since) >= PATIENCE;
-        if self.equal >= EQUAL_ROUNDS || (is_over && !alive.is_empty()) {
-            return Some(alive);
+        if !alive.is_empty() {
+            return (self.equal >= EQUAL_ROUNDS || is_over).then_some(alive);
         }
-        // Without `/proc` nothing can be listed, and nobody can be named.
-        (is_over && !can_be_listed()).then(Vec::new)
+        if !except.is_empty() && (proc::children().is_some() || !proc::hides()) {
+            return (self.equal >= EQUAL_ROUNDS).then(Vec::new);
+        }
+        // An empty list is no proof that nobody is left: only the kernel knows, and it says that somebody is.
+        (self.equal >= EQUAL_ROUNDS && is_over).then(|| vec![Process::unseen()])
     }
 }
 
@@ -171,8 +201,8 @@ mod tests {
             pids
         };
 
-        assert_eq!(found(&[]), [3, 5, 6, 7], "a dead parent's child counts, the dead does not");
-        assert_eq!(found(&[6]), [3, 5]);
+        assert_eq!(found(&[]), [3, 4, 5, 6, 7], "a dead parent's child counts");
+        assert_eq!(found(&[6]), [3, 4, 5]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::orphans;
+use super::proc;
 use super::protocol::{self, Event, Order};
 use super::tree::{self, Killing, Process};
 use super::watchdog::{self, Plan};
@@ -29,6 +30,8 @@ pub(crate) struct Forked {
 
 /// Forks the watchdog. The caller is the only thread of this process.
 pub(crate) fn fork(plan: Plan) -> std::io::Result<Forked> {
+    // Both of us keep it, whatever the work mounts over it.
+    proc::open();
     // A caller that ignored SIGCHLD would let the kernel collect our children before we could.
     crate::sys::set_default(Signal::CHILD);
     let strangers = if orphans::reap() { tree::children() } else { Vec::new() };
@@ -50,6 +53,9 @@ pub(crate) fn fork(plan: Plan) -> std::io::Result<Forked> {
 pub(crate) fn shortcoming() -> Option<&'static str> {
     if !tree::can_be_listed() {
         return Some("/proc is not there, so processes that leave the command's group cannot be found");
+    }
+    if proc::hides() {
+        return Some("/proc hides processes of other users (hidepid), so not all of them can be found");
     }
     match rustix::process::child_subreaper() {
         Ok(Some(_)) => None,
@@ -123,7 +129,7 @@ impl Work {
             if !tree::can_be_listed() {
                 self.kill_the_group();
             }
-            if !orphans::reap() || (tree::can_be_listed() && tree::below_us(&self.strangers).is_empty()) {
+            if !orphans::reap() {
                 break Vec::new();
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -5,9 +5,7 @@
 //! second holder counts at the very moment when it has the lock.
 
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,8 +19,7 @@ use rustix::process::Signal;
 /// One cell for every kind: nobody is left, nobody was alive when the next holder had the lock, nothing was left as a
 /// zombie.
 fn nobody_outlives(surrounding: Surrounding, cause: Cause) {
-    if surrounding == Surrounding::Process1 && !can_be_process_1() {
-        eprintln!("SKIPPED: this user may not make a process namespace (unshare --pid)");
+    if !surrounding.is_possible() {
         return;
     }
     let tree = Tree::start(surrounding);
@@ -60,11 +57,6 @@ fn check_ending(surrounding: Surrounding, cause: Cause, said: &Said) {
     }
 }
 
-fn can_be_process_1() -> bool {
-    let status = Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).status();
-    status.is_ok_and(|status| status.success() && status.signal().is_none())
-}
-
 macro_rules! cells {
     ($(fn $name:ident() $surrounding:ident $cause:ident;)*) => {
         $(#[test]
@@ -90,13 +82,15 @@ cells! {
     fn as_process_1_nobody_outlives_a_killed_run() Process1 Kill;
     fn as_process_1_nobody_outlives_a_stopped_run() Process1 Stop;
     fn as_process_1_nobody_outlives_a_term() Process1 Term;
+    fn under_an_over_mounted_proc_nobody_outlives_an_unreachable_store() OverMounted Loss;
+    fn under_an_over_mounted_proc_nobody_outlives_a_killed_run() OverMounted Kill;
+    fn under_an_over_mounted_proc_nobody_outlives_a_term() OverMounted Term;
 }
 
 /// One cell for what we may not kill: it is named, or gone, and never called stopped while it runs.
 fn roots_process_is_named(surrounding: Surrounding, cause: Cause) {
     let Some(sudo) = Sudo::new() else { return };
-    if surrounding == Surrounding::Process1 && !can_be_process_1() {
-        eprintln!("SKIPPED: this user may not make a process namespace (unshare --pid)");
+    if !surrounding.is_possible() {
         return;
     }
     let mut outer = sudo.start(surrounding);
@@ -121,7 +115,8 @@ fn roots_process_is_named(surrounding: Surrounding, cause: Cause) {
         // It has our stderr, so it ends before that is read.
         rustix::process::kill_process(pid, Signal::KILL).unwrap();
         let pid = pid.as_raw_nonzero();
-        format!("process {pid} (sleep) could not be stopped by this user and is still running")
+        let name = if surrounding == Surrounding::Hidden { "hidden" } else { "sleep" };
+        format!("process {pid} ({name}) could not be stopped by this user and is still running")
     };
     if let Outer::OnTerminal(terminal) = &mut outer {
         terminal.type_in(b"\n");
@@ -132,6 +127,11 @@ fn roots_process_is_named(surrounding: Surrounding, cause: Cause) {
     let can_speak = (surrounding, cause) != (Surrounding::Process1, Cause::Kill);
     assert_eq!(text.contains(&named), can_speak, "{surrounding:?} {cause:?}: {said:?}");
     assert!(!text.contains("were stopped before that"), "{said:?}");
+    if cause == Cause::Term {
+        assert!(sudo.is_locked(), "it was not given back: {said:?}");
+    }
+    let warning = "warning: what the command starts may outlive a lost lock: /proc hides processes";
+    assert_eq!(text.contains(warning), surrounding == Surrounding::Hidden, "{said:?}");
 }
 
 macro_rules! sudo_cells {
@@ -156,6 +156,9 @@ sudo_cells! {
     fn as_process_1_what_root_owns_ends_after_a_kill() Process1 Kill;
     fn as_process_1_what_root_owns_is_named_and_ends_after_a_stop() Process1 Stop;
     fn as_process_1_what_root_owns_is_named_and_ends_after_a_term() Process1 Term;
+    fn where_proc_hides_what_root_owns_is_named_after_a_loss() Hidden Loss;
+    fn where_proc_hides_what_root_owns_is_named_after_a_kill() Hidden Kill;
+    fn where_proc_hides_what_root_owns_is_named_after_a_term() Hidden Term;
 }
 
 #[test]
@@ -252,7 +255,7 @@ fn draw(round: usize) -> (Surrounding, Blow, Duration) {
     let pause = Duration::from_millis(any(1_500));
     let surrounding = match any(4) {
         0 => Surrounding::Terminal,
-        1 if can_be_process_1() => Surrounding::Process1,
+        1 if Surrounding::Process1.is_possible() => Surrounding::Process1,
         _ => Surrounding::Pipe,
     };
     let blow = match any(7) {

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal};
 
 use super::tree::{Outer, Surrounding, surround};
 use super::witness::marked;
-use super::{Lab, own, until};
+use super::{Lab, finish, own, until};
 
 /// A place that another user can use, with the command and a program in it that changes to root.
 pub(crate) struct Sudo {
@@ -65,6 +65,11 @@ impl Sudo {
     /// Whether the command and its watchdog have ended.
     pub(crate) fn is_over(&self) -> bool {
         marked("OUTER", &self.mark).iter().all(|one| one.name != "syncguard" && one.name != "lock-watchdog")
+    }
+
+    pub(crate) fn is_locked(&self) -> bool {
+        let url = format!("sqlite:{}", self.lab.path("store/locks.db").display());
+        finish(self.lab.command(["status", "k"]).env("SYNCGUARD_URL", url).spawn().unwrap()).code == Some(0)
     }
 
     pub(crate) fn survivor(&self) -> Option<Pid> {

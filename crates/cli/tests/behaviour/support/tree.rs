@@ -1,7 +1,7 @@
 //! A run around a tree of processes of every kind, and the ways in which it loses its lock.
 
 use std::fmt::Write as _;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 use syncguard_testkit::{Fault, FaultProxy};
@@ -22,11 +22,35 @@ pub(crate) const KINDS: [(&str, &str); 8] = [
     ("nested", "\"$SYNCGUARD\" run --ttl 60s inner -- sleep 1000 &"),
 ];
 
+const HIDE: &str = "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Surrounding {
     Pipe,
     Terminal,
     Process1,
+    /// `/proc` hides the processes of other users.
+    Hidden,
+    /// The work mounts something else over `/proc`.
+    OverMounted,
+}
+
+impl Surrounding {
+    /// Whether this user may make it; said where not.
+    pub(crate) fn is_possible(self) -> bool {
+        let arguments: &[&str] = match self {
+            Self::Pipe | Self::Terminal => return true,
+            Self::Process1 => &["--pid", "--fork", "--mount-proc", "true"],
+            Self::Hidden => &["--mount", "mount", "-t", "proc", "-o", "hidepid=2", "proc", "/proc"],
+            Self::OverMounted => &["--mount", "mount", "-t", "tmpfs", "none", "/proc"],
+        };
+        let status = Command::new("unshare").args(arguments).stderr(Stdio::null()).status();
+        let is_possible = status.is_ok_and(|status| status.success());
+        if !is_possible {
+            eprintln!("SKIPPED: this user may not make the surrounding {self:?} (unshare {})", arguments.join(" "));
+        }
+        is_possible
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +197,7 @@ fn script(lab: &Lab) -> String {
     let path = lab.path("tree.sh");
     let id = lab.path("id");
     let mut text = format!("printf %s \"$SYNCGUARD_LOCK_ID\" >{0}.tmp; mv {0}.tmp {0}\n", id.display());
+    text.push_str("[ -z \"$OVER_MOUNT\" ] || mount -t tmpfs none /proc\n");
     for (kind, line) in KINDS {
         let _ = writeln!(text, "export KIND={kind}; {line}");
     }
@@ -185,9 +210,14 @@ pub(crate) fn surround(lab: &Lab, url: &str, surrounding: Surrounding, run: &[St
     let mut command = match surrounding {
         Surrounding::Pipe | Surrounding::Terminal => lab.program(&run[0], &run[1..]),
         Surrounding::Process1 => lab.program("unshare", ["--pid", "--fork", "--kill-child", "--mount-proc"]),
+        Surrounding::Hidden => lab.program("unshare", ["--mount", "sh", "-c", HIDE, "sh"]),
+        Surrounding::OverMounted => lab.program("unshare", ["--mount"]),
     };
-    if surrounding == Surrounding::Process1 {
+    if !matches!(surrounding, Surrounding::Pipe | Surrounding::Terminal) {
         command.args(run);
+    }
+    if surrounding == Surrounding::OverMounted {
+        command.env("OVER_MOUNT", "1");
     }
     command.env("SYNCGUARD_URL", url).env("OUTER", mark).env("SYNCGUARD", own());
     if surrounding == Surrounding::Terminal {
