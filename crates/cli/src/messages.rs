@@ -107,12 +107,21 @@ pub(crate) fn watchdog_died(survivors: &[Process]) -> Failure {
         .fold(Failure::new(exit::INTERNAL, "watchdog", what), |failure, process| failure.detail(survivor(process)))
 }
 
-/// What could not be stopped, and what that means for the lock.
+/// What could not be stopped, and keeps the lock.
+pub(crate) fn kept_for(survivors: &[Process]) -> Failure {
+    survived(survivors, "the lock is kept until it ends")
+        .hint("end it as its own user, or as root; another signal, or --give-up-after, leaves the lock to its lease")
+}
+
+/// What could not be stopped, and what that means for a lock that is no longer kept for it.
 pub(crate) fn still_running(survivors: &[Process], lease: Duration) -> Failure {
-    let what =
-        format!("not everything could be stopped; the lock is not given back, its lease ends in {}", human(lease));
-    let failure = Failure::new(exit::LOST, "still-running", what)
-        .hint("end them, as their own user or as root, before the work is started elsewhere");
+    survived(survivors, &format!("the lock is not given back, its lease ends in {}", human(lease)))
+        .hint("end it, as its own user or as root, before the work is started elsewhere")
+}
+
+fn survived(survivors: &[Process], lock: &str) -> Failure {
+    let what = format!("not everything could be stopped; {lock}");
+    let failure = Failure::new(exit::LOST, "still-running", what);
     survivors.iter().fold(failure, |failure, process| failure.detail(survivor(process)))
 }
 

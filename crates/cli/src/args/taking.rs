@@ -98,6 +98,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "WHAT", default_value = "wait")]
     pub(crate) background: Background,
 
+    /// What cannot be stopped keeps the lock at most this long [default: as long as it runs]
+    #[arg(long, value_name = "DUR", value_parser = values::duration, allow_hyphen_values = true, hide_short_help = true)]
+    pub(crate) give_up_after: Option<Duration>,
+
     /// Refuse to run where processes could outlive a lost lock (exit 78)
     #[arg(long, hide_short_help = true)]
     pub(crate) require_watchdog: bool,

@@ -1,8 +1,7 @@
 //! What becomes of the locks when the command has ended?
 //!
 //! They are given back, or kept for the rest of `--hold-at-least`. Either may fail; that is a warning and never the
-//! command's exit code. While something is left that could not be stopped they are not given back: the lease keeps
-//! others out as long as it lasts.
+//! command's exit code. What becomes of them while something is left that could not be stopped is in [`super::keep`].
 
 use std::time::Duration;
 
@@ -25,14 +24,6 @@ pub(crate) async fn finish(
     outcome: &Outcome,
     output: Output,
 ) {
-    if !outcome.survivors.is_empty() {
-        let left = locks.remaining();
-        for guard in locks.into_all() {
-            guard.leak();
-        }
-        output.failure(&messages::still_running(&outcome.survivors, left));
-        return;
-    }
     if outcome.lost {
         // The message is out already, and the backend may be gone: try, shortly and quietly.
         for guard in locks.all() {

@@ -43,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) kill_after: Duration,
     pub(crate) max_runtime: Option<Duration>,
     pub(crate) background: Background,
+    /// How long what could not be ended keeps the lock; as long as it lives unless somebody says otherwise.
+    pub(crate) give_up_after: Option<Duration>,
     pass_lock_id: bool,
     pub(crate) respawn: bool,
     pub(crate) lost_code: u8,
@@ -134,6 +136,7 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
         kill_after,
         max_runtime: args.max_runtime,
         background: args.background,
+        give_up_after: args.give_up_after,
         pass_lock_id: args.pass_lock_id,
         respawn: args.respawn,
         lost_code: args.lost_exit_code,

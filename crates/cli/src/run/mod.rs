@@ -10,6 +10,7 @@ pub(crate) mod environment;
 mod fencing;
 mod finish;
 mod job;
+mod keep;
 mod locks;
 pub(crate) mod orphans;
 mod proc;
@@ -176,7 +177,11 @@ async fn once(
     if !job.respawn {
         work.no_more();
     }
-    finish::finish(job, locker, locks, since, &outcome, output).await;
+    if outcome.survivors.is_empty() {
+        finish::finish(job, locker, locks, since, &outcome, output).await;
+    } else {
+        keep::keep(job, locks, &outcome.survivors, work, signals, output).await;
+    }
     if outcome.watchdog_died { Err(crate::messages::watchdog_died(&outcome.survivors)) } else { Ok(outcome) }
 }
 

@@ -82,7 +82,7 @@ fn feeding(watched: &Watched<'_>) -> Interval {
     feeding
 }
 
-async fn at(instant: Option<Instant>) {
+pub(crate) async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => tokio::time::sleep_until(instant).await,
         None => std::future::pending().await,

@@ -127,11 +127,15 @@ fn descendants(root: i32, all: &[Process], except: &[i32]) -> Vec<Process> {
     found
 }
 
-/// Sends a signal to everything below this process, and returns what may not be signalled by us.
-pub(crate) fn signal_below_us(signal: Signal, except: &[i32]) -> Vec<Process> {
-    let mut refused = below_us(except);
-    refused.retain(|process| process.signal(signal) == Err(Errno::PERM));
-    refused
+/// Sends a signal to everything below this process, as far as it may.
+pub(crate) fn signal_below_us(signal: Signal, except: &[i32]) {
+    for process in below_us(except) {
+        let _ = process.signal(signal);
+    }
+}
+
+pub(crate) fn is_anybody_below_us(except: &[i32]) -> bool {
+    !below_us(except).is_empty()
 }
 
 /// The end of a tree under way: called again and again until the caller has no child left.

@@ -138,6 +138,18 @@ impl Work {
         survivors
     }
 
+    /// Sends the watchdog away for good: what is left below it becomes ours, and we see it end.
+    pub(crate) fn bring_home(&mut self) {
+        self.is_working = false;
+        orphans::dismiss();
+    }
+
+    /// Kills what is left once more, and says whether anything is.
+    pub(crate) fn kill_what_is_left(&self) -> bool {
+        tree::signal_below_us(Signal::KILL, &self.strangers);
+        orphans::reap() && (self.strangers.is_empty() || tree::is_anybody_below_us(&self.strangers))
+    }
+
     fn kill_the_group(&self) {
         orphans::dismiss();
         if let Some(group) = self.pid.and_then(Pid::from_raw) {

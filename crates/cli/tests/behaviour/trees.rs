@@ -93,7 +93,7 @@ fn roots_process_is_named(surrounding: Surrounding, cause: Cause) {
     if !surrounding.is_possible() {
         return;
     }
-    let mut outer = sudo.start(surrounding);
+    let mut outer = sudo.start(surrounding, &["--give-up-after", "1s"]);
     match cause {
         Cause::Loss | Cause::Theft => sudo.lose(),
         Cause::Kill => sudo.signal(Signal::KILL),
@@ -159,6 +159,24 @@ sudo_cells! {
     fn where_proc_hides_what_root_owns_is_named_after_a_loss() Hidden Loss;
     fn where_proc_hides_what_root_owns_is_named_after_a_kill() Hidden Kill;
     fn where_proc_hides_what_root_owns_is_named_after_a_term() Hidden Term;
+}
+
+/// As long as it lives, longer than a lease; then it is given back.
+#[test]
+fn what_cannot_be_stopped_keeps_the_lock_until_it_ends() {
+    let Some(sudo) = Sudo::new() else { return };
+    let outer = sudo.start(Surrounding::Pipe, &[]);
+
+    sudo.signal(Signal::TERM);
+    until("the watchdog has gone", || sudo.watchdog().is_none());
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(sudo.is_locked() && !sudo.is_over(), "the lease of 9 s was renewed");
+    rustix::process::kill_process(sudo.survivor().unwrap(), Signal::KILL).unwrap();
+    let said = outer.finish();
+
+    assert!(said.stderr.contains("error: not everything could be stopped; the lock is kept until it ends\n"), "{said:?}");
+    assert!(said.stderr.contains("everything has ended now; the lock is given back"), "{said:?}");
+    assert!(!sudo.is_locked(), "{said:?}");
 }
 
 #[test]

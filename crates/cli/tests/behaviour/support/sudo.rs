@@ -35,11 +35,11 @@ impl Sudo {
     }
 
     /// Runs the command as nobody, and waits until the process below it is root's.
-    pub(crate) fn start(&self, surrounding: Surrounding) -> Outer {
+    pub(crate) fn start(&self, surrounding: Surrounding, flags: &[&str]) -> Outer {
         let path = |name| self.lab.path(name).to_str().unwrap().to_owned();
         let (command, become_root, mark) = (path("syncguard"), path("become-root"), format!("TREE={}", self.mark));
         let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-        let run = [&command, "run", "--ttl", "9s", "k", "--", "env", &mark];
+        let run = [&[&command, "run", "--ttl", "9s"], flags, &["k", "--", "env", &mark]].concat();
         let root = [&become_root, "--reuid=0", "--regid=0", "--clear-groups", "sleep", "1000"];
         // On a terminal a shell leads the session, as it does for people: with its leader the terminal would go too.
         let shell: &[&str] =
@@ -60,6 +60,10 @@ impl Sudo {
         let ours = marked("OUTER", &self.mark).into_iter().filter(|one| one.name == "syncguard");
         let command = ours.map(|one| one.pid).min().unwrap();
         rustix::process::kill_process(Pid::from_raw(command).unwrap(), signal).unwrap();
+    }
+
+    pub(crate) fn watchdog(&self) -> Option<i32> {
+        marked("OUTER", &self.mark).into_iter().find(|one| one.name == "lock-watchdog").map(|one| one.pid)
     }
 
     /// Whether the command and its watchdog have ended.
