@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use rustix::process::Signal;
-use syncguard::{ErrorCode, LockError};
+use syncguard::{ErrorCode, HashId, LockError, LockInfo};
 
 use crate::config::Backend;
 
@@ -65,11 +65,25 @@ pub(crate) struct Failure {
     pub(crate) silent: bool,
     /// We end by this signal, so that a shell's loop around us ends too.
     pub(crate) signal: Option<Signal>,
+    /// Who holds the lock that was not got, as far as it was seen.
+    pub(crate) holder: Option<Box<LockInfo>>,
+    /// The lock that was not got.
+    pub(crate) key_hash: Option<HashId>,
 }
 
 impl Failure {
     pub(crate) fn new(code: u8, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Vec::new(), hint: None, silent: false, signal: None }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: Vec::new(),
+            hint: None,
+            silent: false,
+            signal: None,
+            holder: None,
+            key_hash: None,
+        }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {

@@ -27,7 +27,9 @@ pub(crate) fn locked(key: &Key, holder: Option<&Holder>, waited: Option<Duration
     let mut failure = Failure::new(exit::NOT_ACQUIRED, "locked", format!("{} is locked{waited}", escape(key.as_str())));
     if let Some(holder) = holder {
         failure.details = holder::describe(holder);
+        failure.holder = Some(Box::new(holder.info.clone()));
     }
+    failure.key_hash = Some(key.hash());
     let name = typed(key.as_str());
     let again = match asking {
         Asking::Run => format!("syncguard run --wait 10m {name} -- …"),

@@ -13,7 +13,10 @@ use anstyle::{AnsiColor, Style};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
+use syncguard::HashId;
+
 use crate::exit::Failure;
+use crate::holder::LockObject;
 
 /// Where and how this run of the command speaks.
 #[derive(Clone, Copy, Debug)]
@@ -191,7 +194,7 @@ struct WarningObject<'a> {
     hint: Option<&'a str>,
 }
 
-/// A failure for machines. That somebody else holds the lock is an everyday answer and stays short.
+/// A failure for machines. That somebody else holds the lock is an everyday answer and stays short: who, not what to do.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FailureObject<'a> {
@@ -205,6 +208,10 @@ struct FailureObject<'a> {
     details: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_hash: Option<HashId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<LockObject>,
 }
 
 fn failure_object(failure: &Failure) -> FailureObject<'_> {
@@ -212,10 +219,12 @@ fn failure_object(failure: &Failure) -> FailureObject<'_> {
     FailureObject {
         ok: false,
         reason: failure.reason,
-        exit_code: (!everyday).then_some(failure.code),
+        exit_code: (failure.reason != "absent").then_some(failure.code),
         message: (!everyday).then_some(failure.message.as_str()),
         details: if everyday { &[] } else { &failure.details },
         hint: failure.hint.as_deref().filter(|_| !everyday),
+        key_hash: failure.key_hash,
+        holder: failure.holder.as_ref().map(|info| LockObject::new(info, false)),
     }
 }
 
@@ -377,6 +386,6 @@ mod tests {
     #[test]
     fn the_schema_stands_first() {
         let locked = Failure::new(75, "locked", "k is locked");
-        assert_eq!(with_schema(&failure_object(&locked)), r#"{"schema":1,"ok":false,"reason":"locked"}"#);
+        assert_eq!(with_schema(&failure_object(&locked)), r#"{"schema":1,"ok":false,"reason":"locked","exitCode":75}"#);
     }
 }

@@ -1,7 +1,7 @@
 //! Is it held, by whom, since when, until when?
 
 use serde::Serialize;
-use syncguard::{LockBackend, Lookup, RedactedUrl};
+use syncguard::{HashId, LockBackend, Lookup, RedactedUrl};
 
 use crate::args::StatusArgs;
 use crate::config::Backend;
@@ -10,8 +10,12 @@ use crate::holder::{self, Holder, LockObject};
 use crate::output::{Output, escape};
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Status {
     locked: bool,
+    /// Of a free key that was asked for; a lock has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_hash: Option<HashId>,
     #[serde(flatten)]
     lock: Option<LockObject>,
 }
@@ -33,7 +37,8 @@ pub(crate) async fn status(
     let code = if found.is_some() { exit::OK } else { exit::NO };
     if output.json {
         let lock = found.as_ref().map(|info| LockObject::new(info, false));
-        output.object(&Status { locked: found.is_some(), lock });
+        let key_hash = args.key.as_ref().filter(|_| lock.is_none()).map(syncguard::Key::hash);
+        output.object(&Status { locked: found.is_some(), key_hash, lock });
         return Ok(code);
     }
     if output.quiet {

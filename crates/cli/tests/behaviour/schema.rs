@@ -149,6 +149,19 @@ fn runs(lab: &Lab, judge: &mut Judge) {
 }
 
 #[test]
+fn a_conflict_says_who_holds_which_key_and_a_free_key_which_it_is() {
+    let lab = Lab::new();
+    let free = lab.json(["status", "k"]).remove(0);
+    lab.say(["acquire", "--ttl", "1m", "--label", "ada", "k"]);
+
+    let said = lab.say(["run", "-n", "-E", "9", "--json", "k", "--", "true"]);
+
+    let told: serde_json::Value = serde_json::from_str(&said.stderr).unwrap();
+    assert_eq!((&told["exitCode"], &told["holder"]["label"]), (&9.into(), &"ada".into()), "{told}");
+    assert!(told["keyHash"].is_string() && told["keyHash"] == free["keyHash"], "{told} {free}");
+}
+
+#[test]
 fn the_schema_refuses_what_it_does_not_know() {
     let judge = Judge::new();
     let good = serde_json::json!({"schema": 1, "ok": true, "removed": 3});

@@ -174,7 +174,10 @@ fn what_cannot_be_stopped_keeps_the_lock_until_it_ends() {
     rustix::process::kill_process(sudo.survivor().unwrap(), Signal::KILL).unwrap();
     let said = outer.finish();
 
-    assert!(said.stderr.contains("error: not everything could be stopped; the lock is kept until it ends\n"), "{said:?}");
+    assert!(
+        said.stderr.contains("error: not everything could be stopped; the lock is kept until it ends\n"),
+        "{said:?}"
+    );
     assert!(said.stderr.contains("everything has ended now; the lock is given back"), "{said:?}");
     assert!(!sudo.is_locked(), "{said:?}");
 }
