@@ -49,7 +49,7 @@ Durations need a unit: 500ms, 30s, 10m, 1h30m.
 Examples:
   syncguard run nightly-report -- ./report.sh
   syncguard run -w 30m --ttl 60s --label \"$RUN_ID\" deploy:prod -- ./deploy.sh
-  syncguard run --skip-if-locked --hold-at-least 50s --require-remote cron:report -- ./report.sh
+  syncguard run --skip-if-locked --skip-max-age 25h --once-per 23h --require-remote cron:report -- ./report.sh
   syncguard run -w forever --ttl 15s --respawn leader:mailer -- ./mailer
   syncguard run --fence-postgres=postgres://app@db/books ledger:close -- psql -f close.sql
   syncguard run ledger:close -- sh -c 'echo \"my fence is $SYNCGUARD_FENCE\"'";
@@ -73,6 +73,14 @@ pub(crate) struct RunArgs {
     /// If it is held: do nothing, say nothing, exit 0 (= -n -E 0)
     #[arg(long, conflicts_with_all = ["wait", "conflict_exit_code"])]
     pub(crate) skip_if_locked: bool,
+
+    /// With --skip-if-locked: a holder older than this is no success, but exit 75
+    #[arg(long, value_name = "DUR", requires = "skip_if_locked", value_parser = values::duration, allow_hyphen_values = true, hide_short_help = true)]
+    pub(crate) skip_max_age: Option<Duration>,
+
+    /// After success keep the lock until this long after it was taken: nobody does it again before
+    #[arg(long, value_name = "DUR", conflicts_with_all = ["hold_at_least", "respawn"], value_parser = values::lease_like, allow_hyphen_values = true, hide_short_help = true)]
+    pub(crate) once_per: Option<Duration>,
 
     /// When the lock is lost: kill, warn, or signal:SIG
     #[arg(long, value_name = "WHAT", default_value = "kill", value_parser = values::on_lost)]

@@ -1,6 +1,6 @@
 //! What becomes of the locks when the command has ended?
 //!
-//! They are given back, or kept for the rest of `--hold-at-least`. Either may fail; that is a warning and never the
+//! They are given back, or kept for the rest of `--hold-at-least` or, after success, `--once-per`. Either may fail; that is a warning and never the
 //! command's exit code. What becomes of them while something is left that could not be stopped is in [`super::keep`].
 
 use std::time::Duration;
@@ -10,7 +10,6 @@ use syncguard::{BootTime, Clock, ErrorCode, ExtendOutcome, Guard, Locker, Releas
 use super::job::Job;
 use super::locks::Locks;
 use super::report::Outcome;
-use crate::messages;
 use crate::output::Output;
 
 /// A release that hangs must not keep the command's result from its caller.
@@ -31,11 +30,12 @@ pub(crate) async fn finish(
         }
         return;
     }
-    let rest = job.hold_at_least.map(|least| least.saturating_sub(SystemClock.boot().since(since)));
-    match rest.filter(|rest| *rest >= Duration::from_millis(1)) {
-        Some(rest) => {
+    let held = SystemClock.boot().since(since);
+    let rest = job.kept_for(outcome).map(|(time, flag)| (time.saturating_sub(held), flag));
+    match rest.filter(|(rest, _)| *rest >= Duration::from_millis(1)) {
+        Some((rest, flag)) => {
             for guard in locks.into_all() {
-                hold(locker, guard, rest, output).await;
+                hold(locker, guard, rest, flag, output).await;
             }
         }
         None => release_all(&locks, output).await,
@@ -43,17 +43,18 @@ pub(crate) async fn finish(
 }
 
 /// Leaves the lock behind for the rest of the time. Renewal ends first, or it would undo the extension.
-async fn hold(locker: &Locker, guard: Guard, rest: Duration, output: Output) {
+async fn hold(locker: &Locker, guard: Guard, rest: Duration, flag: &str, output: Output) {
     let lock_id = guard.leak();
     match tokio::time::timeout(LIMIT, locker.extend_id(&lock_id, rest)).await {
         Ok(Ok(ExtendOutcome::Extended(_))) => {}
         Ok(Ok(ExtendOutcome::Absent(_))) => {
-            output.warn("the lock was gone before --hold-at-least was over; it may have been taken elsewhere", None);
+            let what = format!("the lock was gone before {flag} was over; it may have been taken elsewhere");
+            output.warn(&what, None);
         }
         Ok(Err(error)) => {
-            output.warn(&format!("the lock could not be kept for --hold-at-least: {error}"), error.hint());
+            output.warn(&format!("the lock could not be kept for {flag}: {error}"), error.hint());
         }
-        Err(_) => output.warn("the lock could not be kept for --hold-at-least: no answer in time", None),
+        Err(_) => output.warn(&format!("the lock could not be kept for {flag}: no answer in time"), None),
     }
 }
 

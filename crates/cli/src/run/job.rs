@@ -5,17 +5,19 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use syncguard::{Key, Locker};
+use syncguard::{Key, Label, Locker};
 
 use super::environment::{self, Held};
 use super::fencing::Fencing;
 use super::locks::Locks;
+use super::report::Outcome;
 use crate::args::RunArgs;
 use crate::config::Backend;
 use crate::exit::{self, Failure};
 use crate::messages::Asking;
+use crate::output::human;
 use crate::taking::Wanted;
-use crate::values::{self, Background, OnLost, Wait};
+use crate::values::{self, Background, GivenLabel, OnLost, Wait};
 
 /// The longest a child has between TERM and KILL unless asked otherwise.
 const KILL_AFTER_AT_MOST: Duration = Duration::from_secs(10);
@@ -36,7 +38,8 @@ pub(crate) struct Job {
     pub(crate) backend_shown: String,
     /// Whether the work leads a process group of its own: only away from terminals, whose keys go to one group.
     pub(crate) own_group: bool,
-    pub(crate) hold_at_least: Option<Duration>,
+    hold_at_least: Option<Duration>,
+    once_per: Option<Duration>,
     pub(crate) on_lost: OnLost,
     /// What the work is told when somebody asks for a lock.
     pub(crate) on_asked: Option<Signal>,
@@ -58,10 +61,21 @@ pub(crate) struct Job {
 pub(crate) struct Conflict {
     code: u8,
     silent: bool,
+    /// An older holder than this is not one to be silent about.
+    max_age: Option<Duration>,
 }
 
 impl Conflict {
     pub(crate) fn soften(self, mut failure: Failure) -> Failure {
+        let Some(max_age) = self.max_age.filter(|max| failure.holder.as_ref().is_some_and(|it| it.held_for() > *max))
+        else {
+            return self.soften_young(failure);
+        };
+        failure.message += &format!(" for longer than {} (--skip-max-age)", human(max_age));
+        failure
+    }
+
+    fn soften_young(self, mut failure: Failure) -> Failure {
         if failure.reason == "locked" {
             failure.code = self.code;
             failure.silent = self.silent;
@@ -78,6 +92,13 @@ impl Job {
     /// Whether the work must end when the lock does.
     pub(crate) fn stops_on_loss(&self) -> bool {
         self.on_lost == OnLost::Kill
+    }
+
+    /// How long the lock is kept from when it was taken, and by which flag, if the work ended so.
+    pub(crate) fn kept_for(&self, outcome: &Outcome) -> Option<(Duration, &'static str)> {
+        let is_done = outcome.code == Some(0) && !outcome.timed_out;
+        let once = self.once_per.filter(|_| is_done).map(|period| (period, "--once-per"));
+        once.or_else(|| self.hold_at_least.map(|least| (least, "--hold-at-least")))
     }
 
     pub(crate) fn program(&self) -> String {
@@ -105,6 +126,14 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
     let usage = |reason: String| Failure::usage(reason).hint("syncguard run [OPTIONS] KEY [--] COMMAND…");
     let (key, command) = values::key_and_command(&args.key_and_command, args.command.as_deref()).map_err(usage)?;
     let kill_after = kill_after(&args)?;
+    if let (Some(age), Some(period)) = (args.skip_max_age, args.once_per)
+        && age <= period
+    {
+        return Err(Failure::usage(
+            "--skip-max-age is not longer than --once-per, which keeps the lock of work that is done",
+        )
+        .hint(format!("give it more than {}", human(period))));
+    }
     let (taking, also) = (args.taking, args.also);
     let mut keys: Vec<Key> = also.iter().cloned().chain([key.clone()]).collect();
     keys.sort_unstable();
@@ -113,7 +142,7 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
     let wanted = Wanted {
         key,
         ttl: taking.ttl,
-        label: taking.label.and_then(|given| given.0).unwrap_or_else(|| crate::label::of_run(&command[0])),
+        label: label(taking.label, &command, args.once_per),
         keep_alive: !args.no_renew,
         wait: if no_wait { Wait::AtMost(Duration::ZERO) } else { taking.wait },
         asking: Asking::Run,
@@ -131,6 +160,7 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
         backend_shown: String::new(),
         own_group: !on_terminal,
         hold_at_least: args.hold_at_least,
+        once_per: args.once_per,
         on_lost: args.on_lost,
         on_asked: args.on_asked,
         kill_after,
@@ -140,9 +170,16 @@ pub(crate) fn job(args: RunArgs) -> Result<Job, Failure> {
         pass_lock_id: args.pass_lock_id,
         respawn: args.respawn,
         lost_code: args.lost_exit_code,
-        conflict: Conflict { code, silent: args.skip_if_locked },
+        conflict: Conflict { code, silent: args.skip_if_locked, max_age: args.skip_max_age },
         fencing: None,
     })
+}
+
+/// With `--once-per` it says so: a lock of work that is done looks like no other.
+fn label(given: Option<GivenLabel>, command: &[OsString], once_per: Option<Duration>) -> Label {
+    let label = given.and_then(|given| given.0).unwrap_or_else(|| crate::label::of_run(&command[0]));
+    let longer = once_per.and_then(|period| Label::new(format!("{}, once per {}", label.as_str(), human(period))).ok());
+    longer.unwrap_or(label)
 }
 
 fn kill_after(args: &RunArgs) -> Result<Duration, Failure> {

@@ -7,6 +7,36 @@ use rustix::process::Signal;
 use syncguard::{Clock, SystemClock};
 
 #[test]
+fn what_was_done_is_not_done_again_in_its_period_and_a_failure_is() {
+    let lab = Lab::new();
+    let run = |line| lab.say(["run", "--skip-if-locked", "--once-per", "20h", "--label", "ada", "k", "-c", line]);
+    assert_eq!(run("exit 3").code, Some(3));
+    assert!(!lab.is_locked("k"), "what failed is to be done again");
+
+    assert_eq!(run("echo ran").stdout, "ran\n");
+    let again = run("echo ran");
+    let seen = lab.say(["status", "k"]).stdout;
+
+    assert_eq!((again.code, again.stdout.as_str(), again.stderr.as_str()), (Some(0), "", ""));
+    assert!(seen.contains("held by   ada, once per 20h") && seen.contains("lease ends in 19h"), "{seen}");
+}
+
+#[test]
+fn a_holder_that_is_too_old_is_not_skipped_in_silence() {
+    let lab = Lab::new();
+    lab.say(["acquire", "--ttl", "1m", "k"]);
+    let skip = |age| lab.say(["run", "--skip-if-locked", "--skip-max-age", age, "k", "--", "echo", "ran"]);
+
+    assert_eq!((skip("1h").code, skip("1h").stderr.as_str()), (Some(0), ""));
+    let old = skip("1ms");
+    assert_eq!((old.code, old.stdout.as_str()), (Some(75), ""));
+    assert!(old.stderr.starts_with("error: k is locked for longer than 0s (--skip-max-age)\n  held by"), "{old:?}");
+
+    let both = ["run", "--skip-if-locked", "--skip-max-age", "1h", "--once-per", "2h", "k", "--", "true"];
+    assert_eq!(lab.say(both).code, Some(64), "each lock of done work would be too old");
+}
+
+#[test]
 fn the_second_shell_is_told_who_since_until_and_what_to_do() {
     let lab = Lab::new();
     let holder = lab.hold(&["--label", "ci@runner-7"], "deploy:prod");
