@@ -24,6 +24,7 @@ page!(guarantees, "../docs/guarantees.md");
 page!(write_a_backend, "../docs/write-a-backend.md");
 page!(typescript, "../docs/typescript.md");
 page!(compatibility, "../docs/compatibility.md");
+page!(architecture, "../docs/architecture.md");
 page!(design, "../docs/design.md");
 
 /// One page per storage: options, guarantees, costs, rights and limits.
