@@ -30,7 +30,9 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
             let lease = granted(text(value)?, head).ok_or_else(unexpected)?;
             Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease)))
         }
-        Value::Int(wait) if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait).announcing_release()))),
+        Value::Int(wait) if *wait < 0 => {
+            Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait).announcing_release())))
+        }
         Value::Array(parts) => match parts.as_slice() {
             [Value::Int(wait)] if *wait < 0 => Ok(AcquireReply::Decided(AcquireOutcome::Contended(free_in(*wait)))),
             [Value::Int(fence), Value::Int(expires_at), Value::Int(now)] if *expires_at > 0 && *now > 0 => {

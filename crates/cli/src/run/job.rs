@@ -71,7 +71,7 @@ impl Conflict {
         else {
             return self.soften_young(failure);
         };
-        failure.message += &format!(" for longer than {} (--skip-max-age)", human(max_age));
+        failure.message = format!("{} for longer than {} (--skip-max-age)", failure.message, human(max_age));
         failure
     }
 
