@@ -14,7 +14,10 @@ use syncguard_testkit::program::{PGBOUNCER, POSTGRES, Program, REDIS_SERVER};
 use crate::cargo;
 use crate::instructions::VALGRIND;
 
-const PROGRAMS: [Program; 3] = [REDIS_SERVER, POSTGRES, PGBOUNCER];
+/// Makes the keys and certificates that tests want to be used or refused.
+const OPENSSL: Program = Program { name: "openssl", package: "openssl" };
+
+const PROGRAMS: [Program; 4] = [REDIS_SERVER, POSTGRES, PGBOUNCER, OPENSSL];
 
 /// Asked by Debian's packages before they start a service; 101 is "no".
 const POLICY: &str = "/usr/sbin/policy-rc.d";
