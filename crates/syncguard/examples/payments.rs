@@ -76,7 +76,7 @@ impl From<sqlx::Error> for Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         if let Self::Database(error) = &self {
-            eprintln!("order not charged: {error}");
+            eprintln!("database: {error}");
         }
         let (status, text, free_in) = match &self {
             Self::Fence(FenceError::Stale(_)) => (409, "another machine has been at this order", None),
