@@ -15,7 +15,6 @@ use crate::builder::Address;
 use crate::connect::{Connector, Target};
 use crate::error::{CallError, ConnectError};
 use crate::pool::Pool;
-use crate::resp::Request;
 use crate::router::{Master, two};
 
 /// A slot moves at most once per failover; more redirects than this in one call are a loop.
@@ -69,11 +68,11 @@ impl Cluster {
         self.slots.read().unwrap_or_else(PoisonError::into_inner).iter().any(|(_, _, master)| master == node)
     }
 
-    pub(crate) async fn request(&self, request: &[u8], slot: u16, timeout: Duration) -> Result<Value, CallError> {
+    pub(crate) async fn command(&self, command: &Cmd, slot: u16, timeout: Duration) -> Result<Value, CallError> {
         let mut asking = false;
         let mut pool = self.pool_of(slot).await?;
         for _ in 0..MAX_REDIRECTS {
-            let answer = if asking { ask(&pool, request, timeout).await } else { pool.request(request, timeout).await };
+            let answer = if asking { ask(&pool, command, timeout).await } else { pool.command(command, timeout).await };
             let Err(error) = answer else { return answer };
             let Some(step) = self.redirect(&error, &pool) else {
                 self.learn_from(&error, &pool).await;
@@ -282,9 +281,10 @@ impl Drop for Doubt {
     }
 }
 
-async fn ask(pool: &Pool, request: &[u8], timeout: Duration) -> Result<Value, CallError> {
-    let both = [&Request::new(1, 6).word("ASKING").packed(), request].concat();
-    two(pool.requests(&both, 2, timeout).await?).map(|(_, answer)| answer)
+async fn ask(pool: &Pool, command: &Cmd, timeout: Duration) -> Result<Value, CallError> {
+    let mut both = Pipeline::with_capacity(2);
+    both.cmd("ASKING").add_command(command.clone());
+    two(pool.commands(&both, timeout).await?).map(|(_, answer)| answer)
 }
 
 fn loop_of_redirects() -> CallError {

@@ -1,14 +1,20 @@
 //! How does a connection come to be?
 //!
 //! Open a stream, log in, and behind sentinels first ask them who the master is. One bound covers all of it. What a
-//! stream is, is in [`stream`](crate::stream); how calls share it, in [`multiplex`](crate::multiplex).
+//! stream is, is in [`stream`](crate::stream); many calls share it by the driver's own means.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "client")]
+use redis::RedisFuture;
+#[cfg(feature = "client")]
+use redis::aio::ConnectionLike;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, RedisConnectionInfo, RedisError, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, FromRedisValue, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value,
+};
 use syncguard_core::ErrorCode;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -16,8 +22,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::builder::{Address, Login};
 use crate::error::ConnectError;
-use crate::multiplex::Multiplexed;
-use crate::stream::{LastHeard, Lent, Stream};
+use crate::stream::{LastHeard, Stream};
+
+/// So many requests may wait for their turn to be written before callers wait for that, too.
+const ROOM: usize = 1_024;
 
 /// Everything needed to connect, again and again.
 #[derive(Clone)]
@@ -44,10 +52,8 @@ pub(crate) enum Target {
 /// An established connection that many tasks share. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Connection {
-    pub(crate) multiplexed: Multiplexed,
+    shared: MultiplexedConnection,
     heard: Arc<LastHeard>,
-    #[cfg(feature = "client")]
-    database: i64,
     task: Arc<Task>,
 }
 
@@ -61,9 +67,25 @@ impl Drop for Task {
 }
 
 impl Connection {
+    /// Sends one command and awaits its reply, an error reply among them.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave the command on its way; its reply is thrown away.
+    pub(crate) async fn one(&self, command: &Cmd) -> RedisResult<Value> {
+        self.shared.clone().send_packed_command(command).await
+    }
+
+    /// Sends several commands and awaits all replies; an error reply stays in its place.
+    ///
+    /// # Cancel safety
+    /// As [`one`](Self::one).
+    pub(crate) async fn several(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        self.shared.clone().send_packed_commands(commands, 0, commands.len()).await
+    }
+
     /// Whether the connection has ended: nothing would leave on it.
     pub(crate) fn is_closed(&self) -> bool {
-        self.multiplexed.is_closed()
+        self.task.0.is_finished()
     }
 
     /// Whether the server has said anything at all since then.
@@ -73,44 +95,32 @@ impl Connection {
 
     /// Ends the connection for all who share it.
     pub(crate) fn close(&self) {
-        self.multiplexed.close();
         self.task.0.abort();
     }
 
     async fn ask<T: FromRedisValue>(&self, question: &Cmd) -> RedisResult<T> {
-        let answer = self.multiplexed.one(&question.get_packed_command()).await?;
-        Ok(T::from_redis_value(answer.extract_error()?)?)
+        Ok(T::from_redis_value(self.one(question).await?.extract_error()?)?)
     }
 }
 
 /// For code that brings its own commands.
 #[cfg(feature = "client")]
-impl redis::aio::ConnectionLike for Connection {
-    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> redis::RedisFuture<'a, Value> {
-        let packed = command.get_packed_command();
-        Box::pin(async move { self.multiplexed.one(&packed).await })
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        self.shared.req_packed_command(command)
     }
 
     fn req_packed_commands<'a>(
         &'a mut self,
-        commands: &'a redis::Pipeline,
+        commands: &'a Pipeline,
         offset: usize,
         count: usize,
-    ) -> redis::RedisFuture<'a, Vec<Value>> {
-        let packed = commands.get_packed_pipeline();
-        Box::pin(async move {
-            let mut replies = self.multiplexed.several(&packed, offset + count).await?;
-            let mut kept = replies.split_off(offset.min(replies.len()));
-            // Of a transaction only the last reply is kept; if that is an error, so is the transaction.
-            match kept.first_mut() {
-                Some(Value::ServerError(error)) if offset > 0 => Err(error.clone().into()),
-                _ => Ok(kept),
-            }
-        })
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.shared.req_packed_commands(commands, offset, count)
     }
 
     fn get_db(&self) -> i64 {
-        self.database
+        self.shared.get_db()
     }
 }
 
@@ -240,23 +250,14 @@ impl Connector {
     }
 }
 
-/// The driver logs in; then the stream is ours. Nothing is under way on it at that moment, so nothing can be lost.
 async fn greet(address: &Address, stream: Stream, login: &Login) -> Result<Connection, ConnectError> {
-    let (heard, lent) = (stream.heard.clone(), Lent::new(stream));
-    let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let greeted = MultiplexedConnection::new_with_config(&connection_info(login), lent.clone(), config).await;
-    let greeted = greeted.map(drop).map_err(|error| not_greeted(address, &heard, &error));
-    let stream = greeted.map(|()| lent.take())?.ok_or_else(|| ConnectError::timed_out(address))?;
+    let heard = stream.heard.clone();
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(ROOM);
+    let greeted = MultiplexedConnection::new_with_config(&connection_info(login), stream, config).await;
+    let (shared, driver) = greeted.map_err(|error| not_greeted(address, &heard, &error))?;
     heard.greeted();
-    let (multiplexed, driver) = Multiplexed::new(stream);
-    let task = tokio::spawn(driver.run());
-    Ok(Connection {
-        multiplexed,
-        heard,
-        #[cfg(feature = "client")]
-        database: login.database,
-        task: Arc::new(Task(task.abort_handle())),
-    })
+    let task = Arc::new(Task(tokio::spawn(driver).abort_handle()));
+    Ok(Connection { shared, heard, task })
 }
 
 fn not_greeted(address: &Address, heard: &LastHeard, error: &RedisError) -> ConnectError {

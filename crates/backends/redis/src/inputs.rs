@@ -9,7 +9,6 @@ use syncguard_core::{AcquireOutcome, Fence, LockError, Timestamp};
 
 use crate::operations::value_head;
 use crate::reply::{self, AcquireReply, Stored};
-use crate::resp;
 
 /// A message is not longer than this, whatever was answered.
 const LONGEST_MESSAGE: usize = 1_024;
@@ -17,20 +16,12 @@ const LONGEST_MESSAGE: usize = 1_024;
 /// The id that the readers believe to have asked with.
 const OURS: &str = "AAAAAAAAAAAAAAAAAAAAAA";
 
-/// What arrived on a connection: where its first reply ends, what it says, and what each operation makes of it.
+/// What arrived on a connection: what each operation makes of it.
 ///
 /// # Panics
 /// When a promise is broken; so for all of them.
 pub fn answer(bytes: &[u8]) {
-    let Ok(Some(length)) = resp::length(bytes) else { return };
-    assert!((1..=bytes.len()).contains(&length), "a reply ends outside of what arrived");
-    let (reply, shorter) = (&bytes[..length], &bytes[..length - 1]);
-    assert_eq!(resp::length(reply).ok(), Some(Some(length)), "what follows a reply moves its end");
-    assert_eq!(resp::length(shorter).ok(), Some(None), "a reply is complete before its last byte");
-    let Ok(value) = resp::value(reply) else { return };
-    // The driver is the judge. Errors inside are compared by what they print: they are not values.
-    let theirs = redis::parse_redis_value(reply).expect("the driver reads what we read");
-    assert_eq!(format!("{value:?}"), format!("{theirs:?}"), "the driver reads another value");
+    let Ok(value) = redis::parse_redis_value(bytes) else { return };
     judge(&value);
 }
 

@@ -8,7 +8,7 @@
 //! with what fences still protect then.
 //!
 //! Begin with [`RedisBackend::connect`]; [`RedisBuilder`] has everything a URL can say. Inside: `operations` turns lock
-//! operations into scripts, `router` finds the server, `pool` shares connections, `multiplex` has many calls share one,
+//! operations into scripts, `router` finds the server, `pool` shares connections,
 //! `listener` hears releases.
 
 // docs.rs shows at each item which feature brings it.
@@ -25,13 +25,11 @@ mod health;
 pub mod inputs;
 mod inspect;
 mod listener;
-mod multiplex;
 mod names;
 mod operations;
 mod own_locks;
 mod pool;
 mod reply;
-mod resp;
 mod router;
 mod script;
 mod stream;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value};
+use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
 use crate::connect::{Connection, Connector};
@@ -98,31 +98,14 @@ impl Pool {
 
     /// Sends one command and awaits its reply.
     pub(crate) async fn command(&self, command: &Cmd, timeout: Duration) -> Result<Value, CallError> {
-        self.request(&command.get_packed_command(), timeout).await
-    }
-
-    /// Sends one packed request and awaits its reply.
-    pub(crate) async fn request(&self, request: &[u8], timeout: Duration) -> Result<Value, CallError> {
         let (entry, connection) = self.connection().await?;
-        let sent = connection.multiplexed.one(request);
-        answer(self.answered(entry, &connection, sent, timeout).await?)
+        answer(self.answered(entry, &connection, connection.one(command), timeout).await?)
     }
 
     /// Sends several commands on one connection and awaits all replies; an error reply stays in its place.
     pub(crate) async fn commands(&self, commands: &Pipeline, timeout: Duration) -> Result<Vec<Value>, CallError> {
-        self.requests(&commands.get_packed_pipeline(), commands.len(), timeout).await
-    }
-
-    /// As [`commands`](Self::commands), packed one after the other.
-    pub(crate) async fn requests(
-        &self,
-        requests: &[u8],
-        count: usize,
-        timeout: Duration,
-    ) -> Result<Vec<Value>, CallError> {
         let (entry, connection) = self.connection().await?;
-        let sent = connection.multiplexed.several(requests, count);
-        self.answered(entry, &connection, sent, timeout).await
+        self.answered(entry, &connection, connection.several(commands), timeout).await
     }
 
     async fn answered<T>(
@@ -137,7 +120,7 @@ impl Pool {
         waiting.answered = answer.is_ok();
         match answer {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(error)) => Err(give_up_if_garbled(connection, error)),
+            Ok(Err(error)) => Err(CallError::from(error)),
             Err(_) => Err(CallError::Timeout),
         }
     }
@@ -226,12 +209,4 @@ fn answer(reply: Value) -> Result<Value, CallError> {
         Value::ServerError(error) => Err(CallError::Redis(error.into())),
         reply => Ok(reply),
     }
-}
-
-/// After bytes that are no reply, nobody knows whose reply comes next.
-fn give_up_if_garbled(connection: &Connection, error: RedisError) -> CallError {
-    if error.kind() == ErrorKind::Parse {
-        connection.close();
-    }
-    CallError::from(error)
 }

@@ -18,7 +18,6 @@ use crate::connect::{Connector, Target};
 use crate::error::{CallError, ConnectError};
 use crate::names::slot;
 use crate::pool::Pool;
-use crate::resp::Request;
 use crate::script::Script;
 
 pub(crate) enum Router {
@@ -109,41 +108,28 @@ impl Router {
         // No script has more keys.
         let count = ["0", "1", "2", "3", "4", "5"].get(keys.len()).copied().unwrap_or_default();
         let words = || [verb, script, count].into_iter().chain(keys.iter().copied()).chain(args.iter().copied());
-        if let Self::Given(_) = self {
-            let mut command = Cmd::new();
-            words().for_each(|word| {
-                command.arg(word);
-            });
-            return self.command(&command, keys[0], timeout).await;
-        }
-        let request = Request::new(3 + keys.len() + args.len(), words().map(str::len).sum());
-        let request = words().fold(request, Request::word).packed();
-        self.request(&request, keys[0], timeout).await
+        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), words().map(str::len).sum());
+        words().for_each(|word| {
+            command.arg(word);
+        });
+        self.command(&command, keys[0], timeout).await
     }
 
-    /// Sends a packed request to where a name lives. Not for connections that were brought along.
-    async fn request(&self, request: &[u8], name: &str, timeout: Duration) -> Result<Value, CallError> {
+    /// Runs a command where a name lives.
+    pub(crate) async fn command(&self, command: &Cmd, name: &str, timeout: Duration) -> Result<Value, CallError> {
         match self {
             Self::Server(pool) => {
-                let answer = pool.request(request, timeout).await;
+                let answer = pool.command(command, timeout).await;
                 if matches!(pool.connector().target, Target::Master { .. }) && is_demoted(&answer) {
                     pool.close_all();
                 }
                 answer
             }
-            Self::Cluster(cluster) => cluster.request(request, slot(name), timeout).await,
-            Self::Given(_) => Err(CallError::Redis((redis::ErrorKind::Client, "it takes commands only").into())),
-        }
-    }
-
-    /// Runs a command where a name lives.
-    pub(crate) async fn command(&self, command: &Cmd, name: &str, timeout: Duration) -> Result<Value, CallError> {
-        let Self::Given(given) = self else {
-            return self.request(&command.get_packed_command(), name, timeout).await;
-        };
-        match tokio::time::timeout(timeout, given.command(command)).await {
-            Ok(reply) => Ok(reply?),
-            Err(_) => Err(CallError::Timeout),
+            Self::Cluster(cluster) => cluster.command(command, slot(name), timeout).await,
+            Self::Given(given) => match tokio::time::timeout(timeout, given.command(command)).await {
+                Ok(reply) => Ok(reply?),
+                Err(_) => Err(CallError::Timeout),
+            },
         }
     }
 

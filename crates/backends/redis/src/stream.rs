@@ -6,7 +6,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::builder::Address;
 
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// An open stream that notes when it last heard something.
@@ -103,12 +103,6 @@ impl Stream {
         };
         Ok(Self { inner, heard: Arc::default() })
     }
-
-    /// For tests: over whatever carries bytes.
-    #[cfg(test)]
-    pub(crate) fn over(inner: impl Duplex + 'static) -> Self {
-        Self { inner: Box::new(inner), heard: Arc::default() }
-    }
 }
 
 /// Has the system end a connection that stays silent for 15 s, also one that nobody uses: a network that forgot it is
@@ -145,48 +139,6 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(cx)
-    }
-}
-
-/// A stream that comes back when its borrower is done with it.
-#[derive(Clone)]
-pub(crate) struct Lent(Arc<Mutex<Option<Stream>>>);
-
-impl Lent {
-    pub(crate) fn new(stream: Stream) -> Self {
-        Self(Arc::new(Mutex::new(Some(stream))))
-    }
-
-    /// Takes the stream back. For the borrower it is closed from now on.
-    pub(crate) fn take(&self) -> Option<Stream> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn with<T>(&self, work: impl FnOnce(Pin<&mut Stream>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        match self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            Some(stream) => work(Pin::new(stream)),
-            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
-        }
-    }
-}
-
-impl AsyncRead for Lent {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.with(|stream| stream.poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Lent {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.with(|stream| stream.poll_write(cx, buf))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.with(|stream| stream.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.with(|stream| stream.poll_shutdown(cx))
     }
 }
 

@@ -178,3 +178,20 @@ async fn without_its_index_a_lock_cannot_be_released_and_ends_by_itself() {
     assert!(place.backend.is_locked(&key("k")).await.unwrap());
     assert!(number(&place.run(&["PTTL", &place.name("k")])) > 0);
 }
+
+#[tokio::test]
+async fn a_huge_foreign_value_is_not_a_lock_and_disturbs_nobody_on_the_same_connection() {
+    let place = Place::with(|options| options.connections(1)).await;
+    place.run(&["SETRANGE", &place.name("big"), "70000000", "x"]);
+
+    let others = async {
+        for number in 0..20 {
+            take(&place.backend, &key(&format!("k{number}"))).await;
+        }
+    };
+    let big = key("big");
+    let (look, ()) = tokio::join!(place.backend.is_locked(&big), others);
+
+    assert_eq!(look.unwrap_err().code(), ErrorCode::Internal);
+    place.run(&["DEL", &place.name("big")]);
+}
