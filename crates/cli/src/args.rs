@@ -244,9 +244,9 @@ pub(crate) struct SchemaArgs {
 // `man`
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// The command whose page is wanted; without it, that of the program
+    /// The command whose page is wanted, as in `fence check`; without it, that of the program
     #[arg(value_name = "COMMAND")]
-    pub(crate) command: Option<String>,
+    pub(crate) command: Vec<String>,
 }
 
 #[cfg(test)]

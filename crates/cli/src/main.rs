@@ -171,7 +171,10 @@ fn usage_error(error: &clap::Error) -> u8 {
         output.data(&commands::acquire::failing_text(exit::USAGE));
     }
     if json {
-        let first = shown.first().map_or("", |line| line.strip_prefix("error: ").unwrap_or(line));
+        // Up to the usage: what is missing stands on lines of its own.
+        let lines: Vec<&str> = shown.iter().map(|line| line.trim()).take_while(|line| !line.is_empty()).collect();
+        let first = lines.join(" ");
+        let first = first.strip_prefix("error: ").unwrap_or(&first);
         output.failure(&Failure::usage(first).hint("see syncguard --help"));
     } else {
         output.stderr(&shown.join("\n"));

@@ -46,6 +46,8 @@ pub(crate) struct Taken {
 const CLEAN_UP: Duration = Duration::from_secs(3);
 /// What a request may take although nobody wants to wait: a slow answer is better than none.
 const TO_BE_HEARD: Duration = Duration::from_secs(2);
+/// Whoever says less than this wants no wait, rather than a wall.
+const SHORT: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(30);
 /// A spinner is read by one person; a thousand pods that wait must not read the backend every second.
 const LOOK_FOR_SPINNER: Duration = Duration::from_secs(1);
@@ -99,7 +101,8 @@ async fn within<T>(wait: Wait, started: BootTime, exchange: impl Future<Output =
     match wait {
         Wait::Forever => Some(exchange.await),
         Wait::AtMost(limit) => {
-            let left = limit.max(TO_BE_HEARD).saturating_sub(SystemClock.boot().since(started));
+            let limit = if limit < SHORT { TO_BE_HEARD } else { limit };
+            let left = limit.saturating_sub(SystemClock.boot().since(started));
             tokio::time::timeout(left, exchange).await.ok()
         }
     }

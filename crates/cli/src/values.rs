@@ -4,6 +4,7 @@
 //! 64.
 
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -74,6 +75,10 @@ pub(crate) fn ttl(text: &str) -> Result<Ttl, String> {
 /// A duration that will become a lease, so it has a lease's bounds.
 pub(crate) fn lease_like(text: &str) -> Result<Duration, String> {
     ttl(text).map(Ttl::duration)
+}
+
+pub(crate) fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "expected a number from 1 on".to_owned())
 }
 
 /// A label as it was given. `--label "$RUN_ID"` outside of CI is an empty text: the default says more than an error does.

@@ -134,8 +134,8 @@ fn stage(target: &Target, binary: &Path, tree: &Path) -> Result<()> {
     write(&tree.join("share/man/man1/syncguard.1"), &manual)?;
     let documents = tree.join("share/doc/syncguard");
     let root = cargo::root();
-    for file in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
-        install(&root.join(file), &documents.join(file), 0o644)?;
+    for file in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "docs/cli.md", "docs/stuck-lock.md"] {
+        install(&root.join(file), &documents.join(file.trim_start_matches("docs/")), 0o644)?;
     }
     for file in ["report.service", "report.timer"] {
         install(&root.join("packaging/systemd").join(file), &documents.join("examples").join(file), 0o644)?;

@@ -104,7 +104,7 @@ pub(crate) struct ListArgs {
     pub(crate) sort: Option<Sort>,
 
     /// Show at most so many, the first of the order
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::at_least_one)]
     pub(crate) limit: Option<NonZeroUsize>,
 
     /// Only locks that have been held for at least this long

@@ -27,8 +27,8 @@ pub(crate) struct BreakArgs {
     #[arg(value_name = "KEY", value_parser = values::KeyParser)]
     pub(crate) key: Key,
 
-    /// The fence of the holder that is meant
-    #[arg(long, value_name = "N", value_parser = values::fence, required_unless_present = "ask")]
+    /// The fence of the holder that is meant; without it you are shown the present one, and asked
+    #[arg(long, value_name = "N", value_parser = values::fence)]
     pub(crate) fence: Option<Fence>,
 
     /// Do not take it away: ask the holder to let go
@@ -36,7 +36,7 @@ pub(crate) struct BreakArgs {
     pub(crate) ask: bool,
 
     /// Do not ask back; needed where nobody can answer
-    #[arg(long)]
+    #[arg(long, requires = "fence")]
     pub(crate) yes: bool,
 }
 

@@ -41,6 +41,10 @@ impl Broken {
 }
 
 pub(crate) async fn break_lock(args: &BreakArgs, backend: &Backend, output: Output) -> Result<u8, Failure> {
+    if args.fence.is_none() && !args.ask && !can_answer(output) {
+        return Err(Failure::usage("which holder is meant must be said where there is no terminal to ask on")
+            .hint("--fence N, as `syncguard status KEY` shows it, and --yes"));
+    }
     let locker = super::open(backend).await?;
     let info = look(&locker, &args.key, args.fence).await?;
     if args.ask {
@@ -91,15 +95,18 @@ async fn release(locker: &Locker, key: &Key, info: &LockInfo) -> Result<(), Fail
     }
 }
 
+fn can_answer(output: Output) -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !output.json
+}
+
 /// Says what will happen, and makes sure that it is wanted.
 fn confirm(key: &Key, info: &LockInfo, yes: bool, output: Output) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
-    let can_answer = std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !output.json;
-    if !can_answer {
-        return Err(Failure::usage("nobody can be asked whether the lock is really to be broken")
-            .hint("add --yes if it is, or ask the holder first: --ask"));
+    if !can_answer(output) {
+        return Err(Failure::usage("--yes is needed where there is no terminal to ask on")
+            .hint("add --yes if the lock is really to be broken, or ask the holder first: --ask"));
     }
     output.stderr(&consequences(key, info));
     let mut stderr = std::io::stderr();

@@ -22,16 +22,15 @@ pub(crate) fn man(args: &ManArgs, output: Output) -> Result<u8, Failure> {
     let mut text = Vec::new();
     let mut program = Cli::command();
     program.build();
-    let page = match &args.command {
-        None => program.clone(),
-        Some(name) => {
-            let known: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).collect();
-            let command = program.find_subcommand(name).ok_or_else(|| {
-                Failure::usage("there is no such command").hint(format!("one of: {}", known.join(", ")))
-            })?;
-            command.clone()
-        }
-    };
+    let mut page = &program;
+    for name in &args.command {
+        let known: Vec<&str> = page.get_subcommands().map(clap::Command::get_name).collect();
+        page = page
+            .find_subcommand(name)
+            .ok_or_else(|| Failure::usage("there is no such command").hint(format!("one of: {}", known.join(", "))))?;
+    }
+    // What `-h` leaves out for brevity would have no text here.
+    let page = page.clone().mut_args(|argument| argument.hide_short_help(false));
     clap_mangen::Man::new(page).render(&mut text).map_err(failed)?;
     output.data(String::from_utf8_lossy(&text).trim_end());
     Ok(exit::OK)

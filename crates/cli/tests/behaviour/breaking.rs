@@ -42,8 +42,10 @@ fn there_is_nothing_to_break_where_nothing_is_held() {
         assert_eq!(said.code, Some(1), "{said:?}");
         assert!(said.stderr.starts_with("error: k is free: there is nothing to break\n"), "{said:?}");
     }
-    let usage = lab.say(["break", "k", "--yes"]);
-    assert_eq!(usage.code, Some(64), "which holder is meant must be said: {usage:?}");
+    for arguments in [&["break", "k", "--yes"][..], &["break", "k"]] {
+        let usage = lab.say(arguments);
+        assert_eq!(usage.code, Some(64), "which holder is meant must be said: {usage:?}");
+    }
 }
 
 #[test]
@@ -79,8 +81,10 @@ fn a_holder_that_is_asked_decides_for_itself() {
 fn on_a_terminal_an_operator_is_told_what_happens_and_asked() {
     let lab = Lab::new();
     lab.say(["acquire", "--ttl", "5m", "--label", "ada@one", "k"]);
-    for (answer, code, is_locked) in [(b"n\n", Some(1), true), (b"y\n", Some(0), false)] {
-        let mut terminal = pty::spawn(&mut lab.command(["break", "k", "--fence", "1"]));
+    for (fence, answer, code, is_locked) in
+        [(&["--fence", "1"][..], b"n\n", Some(1), true), (&[][..], b"y\n", Some(0), false)]
+    {
+        let mut terminal = pty::spawn(&mut lab.command([&["break", "k"], fence].concat()));
         terminal.until_shown("break it? [y/N] ");
 
         terminal.type_in(answer);

@@ -222,7 +222,11 @@ fn completions_and_the_manual_know_the_commands() {
     assert!(manual.stdout.starts_with(".ie") && manual.stdout.contains("syncguard\\-run"), "{}", manual.stdout);
     let page = lab.say(["man", "run"]).stdout;
     assert!(page.contains("syncguard-run") && page.contains("kill\\-after") && page.contains("\\-\\-url"), "{page}");
+    assert!(page.contains("Refuse to run where processes"), "what -h leaves out has a text: {page}");
+    assert!(lab.say(["man", "fence", "check"]).stdout.contains("highest"), "also a command of a command");
     assert_eq!(lab.say(["man", "bogus"]).code, Some(64));
+    let missing = lab.say(["run", "--json"]).stderr;
+    assert!(missing.contains("were not provided: <KEY>"), "{missing}");
     assert!(lab.say(["completions", "bash"]).stdout.contains("\"auto always never\""), "and no file names");
     assert!(lab.say(["--version"]).stdout.contains("sqlite, redis, postgres, firestore)"));
     assert!(!lab.store().exists(), "neither needs a backend");

@@ -19,6 +19,8 @@ fn a_server_that_does_not_answer_ends_the_wait_with_69() {
         let all = [&["run"], flags, &["k", "--", "echo", "ran"]].concat();
         let said = finish(lab.command(all).env("SYNCGUARD_URL", &url).spawn().unwrap());
         assert_eq!((said.code, said.stdout.as_str()), (Some(69), ""), "{flags:?}: {said:?}");
+        let is_wall = said.stderr.contains("did not answer within 1.");
+        assert_eq!(is_wall, flags == ["-w", "1s"], "{said:?}");
     }
 }
 

@@ -174,8 +174,8 @@ impl View {
         let Some(locks) = &self.locks else { return "looking …".to_owned() };
         let Counts { hand_overs, renewals, expired, stolen } = self.counts;
         let (held, since) = (locks.len(), holder::hour(self.began));
-        let text =
-            format!("{held} held; {hand_overs} hand-overs, {renewals} renewals, {expired} expired, {stolen} stolen");
+        let (hand_overs, renewals) = (counted(hand_overs, "hand-over"), counted(renewals, "renewal"));
+        let text = format!("{held} held; {hand_overs}, {renewals}, {expired} expired, {stolen} stolen");
         let long = format!("{text} since {since}");
         if long.len() <= columns { long } else { cut(&text, columns) }
     }
@@ -223,6 +223,11 @@ impl View {
     }
 }
 
+/// `1 renewal`, `2 renewals`
+fn counted(count: u64, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -259,7 +264,7 @@ mod tests {
 
         let text = plain(&view.frame((160, 24))).join("\n");
 
-        assert!(text.contains("2 held; 1 hand-overs"), "{text}");
+        assert!(text.contains("2 held; 1 hand-over, "), "{text}");
         assert!(text.contains("handed over  "), "{text}");
         assert!(text.contains("fence 1 → 2  ada@runner-7:41877 deploy.sh → eve@runner-8:5 deploy.sh"), "{text}");
         assert!(!text.contains("released"), "a hand-over is one line: {text}");
