@@ -147,6 +147,7 @@ pub(crate) struct RunArgs {
 
 /// A URL that may hold a password.
 #[derive(Clone)]
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "only PostgreSQL has such fences"))]
 pub(crate) struct SecretUrl(pub(crate) String);
 
 impl std::str::FromStr for SecretUrl {
