@@ -6,12 +6,15 @@
 //! again while anybody waits.
 //!
 //! * An operation that finds fewer statements under way than the [`Pace`] allows goes at once, alone.
+//! * One acquire statement and one release statement may always be under way, so that neither kind waits for the other.
+//! * Who waits is shared out among the carriers that are about to ask: all in one statement would leave the server one processor.
 //! * Two operations on one name are never under way together: the later one stays in line, in nobody's way.
 //! * A batch may take as long as its most patient member; each caller leaves when its own time is over.
 //! * A statement that hangs is not counted after [`STUCK`], so that it delays the others by that at most.
 //! * Nobody waits at the server for somebody else's lock: who finds one there is told so, and enters again later.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,15 +36,31 @@ pub(crate) trait Question: Send + Sync + 'static {
     fn name(&self) -> &str;
 }
 
+/// What the lines of a runtime share: how many statements may be under way, and how many are.
+pub(crate) struct Road {
+    pace: Mutex<Pace>,
+    under_way: AtomicUsize,
+}
+
+impl Road {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { pace: Mutex::new(Pace::new(most)), under_way: AtomicUsize::new(0) })
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Operations of one kind on one runtime.
 pub(crate) struct Line<Q: Question>(Mutex<State<Q>>);
 
 struct State<Q: Question> {
-    /// Statements at once at most, whatever the pace.
+    road: Arc<Road>,
+    /// Statements of this kind at once at most, whatever the pace.
     most: usize,
-    pace: Pace,
-    /// Since when each carrier's statement is under way, by its number.
-    carriers: BTreeMap<u64, Instant>,
+    /// Since when each carrier's statement is under way, or it is on its way to one; and which of both.
+    carriers: BTreeMap<u64, (Instant, bool)>,
     /// The names of those statements.
     busy: HashSet<String>,
     /// In the order of their coming.
@@ -60,9 +79,9 @@ struct Member<Q: Question> {
 }
 
 impl<Q: Question> Line<Q> {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
+    pub(crate) fn new(most: usize, road: Arc<Road>) -> Arc<Self> {
         let (carriers, busy, waiting) = (BTreeMap::new(), HashSet::new(), BTreeMap::new());
-        Arc::new(Self(Mutex::new(State { most, pace: Pace::new(most), carriers, busy, waiting, next: 0 })))
+        Arc::new(Self(Mutex::new(State { road, most, carriers, busy, waiting, next: 0 })))
     }
 
     /// Waits for the answer, by `deadline`; `carry` starts a carrier. No answer: come again later.
@@ -104,7 +123,8 @@ impl<Q: Question> Line<Q> {
             return None;
         }
         let number = state.number();
-        state.carriers.insert(number, Instant::now());
+        state.carriers.insert(number, (Instant::now(), false));
+        state.road.under_way.fetch_add(1, Ordering::Relaxed);
         Some(Carrier { line: self.clone(), number })
     }
 
@@ -120,11 +140,24 @@ impl<Q: Question> State<Q> {
         self.next
     }
 
+    /// Whether one more statement may be under way. One of each kind always may, so that neither waits for the other.
     fn has_room(&self) -> bool {
-        // The lengths first: they decide nearly always, and ask no clock.
-        let (under_way, limit) = (self.carriers.len(), self.pace.limit());
-        under_way < limit
-            || under_way < self.most && self.carriers.values().filter(|since| since.elapsed() < STUCK).count() < limit
+        let (own, all) = (self.carriers.len(), self.road.under_way.load(Ordering::Relaxed));
+        if own >= self.most {
+            return false;
+        }
+        let limit = self.road.pace().limit();
+        // The numbers first: they decide nearly always, and ask no clock.
+        own == 0 || all < limit || {
+            let hanging = self.carriers.values().filter(|(since, _)| since.elapsed() >= STUCK).count();
+            own == hanging || all.saturating_sub(hanging) < limit
+        }
+    }
+
+    fn end(&mut self, carrier: u64) {
+        if self.carriers.remove(&carrier).is_some() {
+            self.road.under_way.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Whether it may go now, and anybody wants its answer.
@@ -187,17 +220,21 @@ impl<Q: Question> Carrier<Q> {
         let mut state = self.line.state();
         if !state.anybody_may_go() {
             // Under the same lock as the look, so that whoever comes now finds room.
-            state.carriers.remove(&self.number);
+            state.end(self.number);
             return None;
         }
+        state.carriers.insert(self.number, (Instant::now(), false));
         state.waiting.values().map(|member| member.deadline).max()
     }
 
-    /// Everybody who may go now. None of them leaves the line for nothing: they are [answered](Load::answer) or put back.
+    /// Everybody who may go now, or a fair share where others are about to take one too. None of them leaves the line for
+    /// nothing: they are [answered](Load::answer) or put back.
     pub(crate) fn load(&self, together: bool) -> Load<Q> {
         let mut state = self.line.state();
-        let members = state.take(if together { MOST_TOGETHER } else { 1 });
-        state.carriers.insert(self.number, Instant::now());
+        let sharers = state.carriers.values().filter(|(_, is_under_way)| !is_under_way).count().max(1);
+        let share = state.waiting.len().div_ceil(sharers).min(MOST_TOGETHER);
+        let members = state.take(if together { share } else { 1 });
+        state.carriers.insert(self.number, (Instant::now(), true));
         let questions = members.iter().map(|member| member.question.clone()).collect();
         Load { line: self.line.clone(), questions, members }
     }
@@ -205,7 +242,7 @@ impl<Q: Question> Carrier<Q> {
 
 impl<Q: Question> Drop for Carrier<Q> {
     fn drop(&mut self) {
-        self.line.state().carriers.remove(&self.number);
+        self.line.state().end(self.number);
     }
 }
 
@@ -244,7 +281,8 @@ impl<Q: Question> Load<Q> {
 
     /// The statement took so long.
     pub(crate) fn note(&self, took: Duration) {
-        self.line.state().pace.note(took, self.members.len());
+        let road = self.line.state().road.clone();
+        road.pace().note(took, self.members.len());
     }
 }
 
@@ -285,7 +323,7 @@ mod tests {
     impl Office {
         fn open(most: usize) -> (Self, UnboundedReceiver<Carrier<Word>>) {
             let (start, started) = unbounded_channel();
-            (Self(Line::new(most), start), started)
+            (Self(Line::new(most, Road::new(most)), start), started)
         }
 
         async fn ask(&self, word: &'static str) -> Asked {
@@ -357,7 +395,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_statement_that_hangs_is_waited_for_once_and_the_most_hold_all_the_same() {
         let (office, mut started) = Office::open(2);
-        office.0.state().pace = Pace::new(1);
+        *office.0.state().road.pace() = Pace::new(1);
         drop(office.ask("a").await);
         let first = started.try_recv().unwrap();
         let _first = first.load(true);

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::admission::{Carrier, Line, Load, Question};
+use crate::admission::{Carrier, Line, Load, Question, Road};
 use crate::backend::Inner;
 use crate::error;
 use crate::names::Names;
@@ -182,9 +182,10 @@ impl Inner {
         }
         all.retain(|_, lines| !lines.alive.is_finished());
         let size = self.pool.size();
+        let road = Road::new(size);
         let lines = Arc::new(Lines {
-            acquires: Line::new(acquire_slots(size)),
-            releases: Line::new(size),
+            acquires: Line::new(acquire_slots(size), road.clone()),
+            releases: Line::new(size, road),
             alive: tokio::spawn(std::future::pending::<()>()).abort_handle(),
         });
         all.insert(here, lines.clone());

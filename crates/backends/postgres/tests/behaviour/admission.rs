@@ -137,11 +137,11 @@ async fn a_release_waits_for_no_acquire() {
     slow.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// On one thread both are in line before the first is asked for, so they go together.
+/// On one thread both are in line before the only connection asks, so they go together.
 #[tokio::test]
 async fn each_leaves_a_batch_by_its_own_time_and_takes_nobody_along() {
     let (url, tables) = (postgres_url(), Tables::fresh());
-    let backend = tables.at(&url).connect().await.unwrap();
+    let backend = tables.at(&url).pool_size(1).connect().await.unwrap();
     slow_down(&url, &tables.locks, "%", 0.8).await;
     let (short, long, ids) = (key("short"), key("long"), [LockId::random(), LockId::random()]);
     let (short, long) = tokio::join!(
