@@ -5,7 +5,7 @@
 //! itself: it takes a connection, takes from the line whoever may go by then, asks for all of them, answers each, and comes
 //! again while anybody waits.
 //!
-//! * An operation that finds fewer statements under way than the [`Pace`] allows goes at once, alone.
+//! * An operation that finds fewer statements under way than the [pace](crate::pace) allows goes at once, alone.
 //! * One acquire statement and one release statement may always be under way, so that neither kind waits for the other.
 //! * Who waits is shared out among the carriers that are about to ask: all in one statement would leave the server one processor.
 //! * Two operations on one name are never under way together: the later one stays in line, in nobody's way.
@@ -14,7 +14,7 @@
 //! * Nobody waits at the server for somebody else's lock: who finds one there is told so, and enters again later.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error;
-use crate::pace::{Pace, STUCK};
+use crate::pace::{Road, STUCK};
 
 /// More would keep the first of them waiting for no gain: the cost of a statement is spread thin enough.
 const MOST_TOGETHER: usize = 64;
@@ -34,22 +34,6 @@ pub(crate) trait Question: Send + Sync + 'static {
 
     /// What no two may be asked for at once.
     fn name(&self) -> &str;
-}
-
-/// What the lines of a runtime share: how many statements may be under way, and how many are.
-pub(crate) struct Road {
-    pace: Mutex<Pace>,
-    under_way: AtomicUsize,
-}
-
-impl Road {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { pace: Mutex::new(Pace::new(most)), under_way: AtomicUsize::new(0) })
-    }
-
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Operations of one kind on one runtime.
@@ -303,6 +287,7 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
+    use crate::pace::Pace;
 
     /// Its first letter is its name; the answer is its length.
     struct Word(&'static str);

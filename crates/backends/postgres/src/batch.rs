@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::admission::{Carrier, Line, Load, Question, Road};
+use crate::admission::{Carrier, Line, Load, Question};
 use crate::backend::Inner;
 use crate::error;
 use crate::names::Names;
+use crate::pace::Road;
 use crate::pool::{Use, acquire_slots};
 use crate::row::{column, read_acquire, read_released};
 use crate::statement::{Hidden, Sql, Statements, Values};

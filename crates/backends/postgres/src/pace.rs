@@ -7,6 +7,8 @@
 //! chance. Far from the server the time is spent on the way, where statements do not wait for each other, however much their
 //! times differ: nobody waits here.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -26,6 +28,22 @@ const FAR: Duration = Duration::from_millis(5);
 
 /// Longer than this was not the server's work but a wait for somebody's lock or for a connection.
 pub(crate) const STUCK: Duration = Duration::from_millis(100);
+
+/// What the lines of a runtime share: how many statements may be under way, and how many are.
+pub(crate) struct Road {
+    pace: Mutex<Pace>,
+    pub(crate) under_way: AtomicUsize,
+}
+
+impl Road {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { pace: Mutex::new(Pace::new(most)), under_way: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Pace {
