@@ -52,7 +52,9 @@ pub(crate) fn fork(plan: Plan) -> std::io::Result<Forked> {
 /// What would keep the promise from being whole, if anything does.
 pub(crate) fn shortcoming() -> Option<&'static str> {
     if !tree::can_be_listed() {
-        return Some("/proc is not there, so processes that leave the command's group cannot be found");
+        return Some(
+            "/proc is not there, or is of another process namespace, so processes that leave the command's group cannot be found",
+        );
     }
     if proc::hides() {
         return Some("/proc hides processes of other users (hidepid), so not all of them can be found");
