@@ -27,7 +27,7 @@ pub(crate) struct BreakArgs {
     #[arg(value_name = "KEY", value_parser = values::KeyParser)]
     pub(crate) key: Key,
 
-    /// The fence of the holder that is meant; without it you are shown the present one, and asked
+    /// The fence of the holder that is meant; without it: the present one, after a question
     #[arg(long, value_name = "N", value_parser = values::fence)]
     pub(crate) fence: Option<Fence>,
 

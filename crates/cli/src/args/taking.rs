@@ -49,7 +49,7 @@ Durations need a unit: 500ms, 30s, 10m, 1h30m.
 Examples:
   syncguard run nightly-report -- ./report.sh
   syncguard run -w 30m --ttl 60s --label \"$RUN_ID\" deploy:prod -- ./deploy.sh
-  syncguard run --skip-if-locked --skip-max-age 25h --once-per 23h --require-remote cron:report -- ./report.sh
+  syncguard run --skip-if-locked --once-per 23h --require-remote cron:report -- ./report.sh
   syncguard run -w forever --ttl 15s --respawn leader:mailer -- ./mailer
   syncguard run --fence-postgres=postgres://app@db/books ledger:close -- psql -f close.sql
   syncguard run ledger:close -- sh -c 'echo \"my fence is $SYNCGUARD_FENCE\"'";
