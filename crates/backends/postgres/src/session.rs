@@ -91,6 +91,7 @@ impl Drop for Connection {
 }
 
 /// Where a connection on loan goes when it is given back.
+#[cfg_attr(not(feature = "deadpool"), allow(clippy::large_enum_variant, reason = "one per operation, and never stored"))]
 pub(crate) enum Lent {
     /// To the pool.
     Own(Connection, Loan),
@@ -137,6 +138,7 @@ impl Session {
     }
 
     /// Whether this very connection leads through a pooler; unknown for one that was brought along.
+    #[cfg_attr(not(feature = "deadpool"), allow(clippy::unnecessary_wraps, reason = "a pool may be brought along"))]
     pub(crate) fn behind_pooler(&self) -> Option<bool> {
         match self.lent() {
             Lent::Own(connection, _) => Some(connection.behind_pooler),

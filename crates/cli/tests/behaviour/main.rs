@@ -22,6 +22,7 @@ mod signals;
 mod stalls;
 mod support;
 mod terminal;
+#[cfg(all(feature = "redis", feature = "postgres", feature = "firestore"))]
 mod transport;
 mod trees;
 mod waiting;

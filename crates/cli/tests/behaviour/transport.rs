@@ -43,7 +43,6 @@ fn refused(said: &Said, what: &str, rogue: &Rogue) {
 }
 
 #[test]
-#[cfg(feature = "redis")]
 fn a_redis_password_does_not_leave_in_plaintext_where_tls_is_required() {
     let lab = Lab::new();
     let rogue = Rogue::start(|_| b"-ERR no\r\n".to_vec());
@@ -74,7 +73,6 @@ fn a_redis_password_does_not_leave_in_plaintext_where_tls_is_required() {
 }
 
 #[test]
-#[cfg(feature = "firestore")]
 fn an_emulator_that_only_the_environment_names_is_told_or_refused() {
     let lab = Lab::new();
     let rogue = Rogue::start(|_| Vec::new());
@@ -93,7 +91,6 @@ fn an_emulator_that_only_the_environment_names_is_told_or_refused() {
 }
 
 #[test]
-#[cfg(feature = "postgres")]
 fn a_postgres_password_goes_to_nobody_unproven_where_tls_is_required() {
     let lab = Lab::new();
     let rogue = Rogue::start(greedy_postgres);
