@@ -68,8 +68,8 @@ mod words;
 
 pub use client::waiting::retry;
 pub use client::{
-    Attempt, Guard, LockHandle, LockRequest, Locker, LockerBuilder, LossReason, OnLost, ReleaseErrorHook, Report,
-    election, several,
+    Attempt, Guard, LockHandle, LockOptions, LockRequest, Locker, LockerBuilder, LossReason, OnLost, ReleaseErrorHook,
+    Report, election, several,
 };
 pub use contract::{
     AbsentReason, AcquireOutcome, AcquireRequest, AnyBackend, Capabilities, Contention, ExtendOutcome, Extension,

@@ -32,8 +32,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use syncguard_core::{
-    AnyBackend, ExtendOutcome, IntoKey, IntoLabel, IntoTtl, LockBackend, LockError, LockHandle, LockId, LockInfo,
-    LossReason, ReleaseOutcome, Report, Result,
+    AnyBackend, ExtendOutcome, IntoKey, IntoTtl, LockBackend, LockError, LockHandle, LockId, LockInfo, LossReason,
+    ReleaseOutcome, Report, Result, election, several,
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -89,6 +89,16 @@ impl Locker {
         LockRequest(self.0.lock(key))
     }
 
+    /// Starts a request for several keys at once: sorted, all or nothing.
+    pub fn lock_all<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest {
+        LockAllRequest(self.0.lock_all(keys))
+    }
+
+    /// Starts an election: one leader per key, its term is the fence.
+    pub fn elect(&self, key: impl IntoKey) -> Election {
+        Election(self.0.elect(key))
+    }
+
     /// Returns whether anybody holds the key now.
     ///
     /// # Errors
@@ -139,45 +149,7 @@ impl Locker {
 pub struct LockRequest(syncguard_core::LockRequest);
 
 impl LockRequest {
-    /// Sets the length of the lease. Default 30 s.
-    pub fn ttl(self, ttl: impl IntoTtl) -> Self {
-        Self(self.0.ttl(ttl))
-    }
-
-    /// Sets the whole budget for getting the lock. Default 5 s.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self(self.0.timeout(timeout))
-    }
-
-    /// Waits without limit.
-    pub fn wait_forever(self) -> Self {
-        Self(self.0.wait_forever())
-    }
-
-    /// Sets how many attempts may follow the first. Default 10.
-    pub fn max_retries(self, retries: u32) -> Self {
-        Self(self.0.max_retries(retries))
-    }
-
-    /// Sets the delay before the first retry. Default 100 ms.
-    pub fn retry_delay(self, delay: Duration) -> Self {
-        Self(self.0.retry_delay(delay))
-    }
-
-    /// Renews the lease every third of its length, from a thread of its own, for as long as the guard lives.
-    pub fn keep_alive(self) -> Self {
-        Self(self.0.keep_alive())
-    }
-
-    /// Sets the longest time that the lock is held.
-    pub fn max_hold(self, longest: Duration) -> Self {
-        Self(self.0.max_hold(longest))
-    }
-
-    /// Sets what the holder calls itself, for people who wonder who holds the lock.
-    pub fn label(self, label: impl IntoLabel) -> Self {
-        Self(self.0.label(label))
-    }
+    syncguard_core::__lock_settings!(0);
 
     /// Tries once. Contention is `None`, not an error.
     ///
@@ -276,5 +248,142 @@ impl Deref for Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// A request for several locks. Finish it with [`try_acquire`](Self::try_acquire), [`acquire`](Self::acquire) or
+/// [`run`](Self::run).
+#[must_use = "a request does nothing until it is used"]
+#[derive(Clone)]
+pub struct LockAllRequest(several::LockAllRequest);
+
+impl LockAllRequest {
+    syncguard_core::__lock_settings!(0);
+
+    /// Tries once. `None` when somebody else holds one of them.
+    ///
+    /// # Errors
+    /// As [`LockRequest::try_acquire`].
+    pub fn try_acquire(self) -> Result<Option<GuardAll>> {
+        Ok(block_on(self.0.try_acquire())??.map(GuardAll))
+    }
+
+    /// Takes all of them or none.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`].
+    pub fn acquire(self) -> Result<GuardAll> {
+        block_on(self.0.acquire())?.map(GuardAll)
+    }
+
+    /// Takes all of them, runs the work under them and releases, as [`LockRequest::run`] does.
+    ///
+    /// # Errors
+    /// As [`LockRequest::run`].
+    pub fn run<T>(self, work: impl FnOnce(&GuardAll) -> T) -> Result<T> {
+        let all = self.acquire()?;
+        let value = work(&all);
+        all.check()?;
+        Ok(value)
+    }
+}
+
+/// Several held locks. Dropping it releases them all, and waits for the answers.
+#[must_use = "a dropped guard releases its locks at once; bind it to a name (not to `_`)"]
+#[derive(Debug)]
+pub struct GuardAll(several::GuardAll);
+
+impl GuardAll {
+    /// Releases all of them, the last taken first.
+    ///
+    /// # Errors
+    /// The first failure; the others are still tried.
+    pub fn release(&self) -> Result<()> {
+        block_on(self.0.release())?
+    }
+
+    /// Blocks until the first of them is lost.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) inside an async context.
+    pub fn lost(&self) -> Result<LossReason> {
+        block_on(self.0.lost())
+    }
+}
+
+impl Deref for GuardAll {
+    type Target = several::GuardAll;
+
+    fn deref(&self) -> &several::GuardAll {
+        &self.0
+    }
+}
+
+impl Drop for GuardAll {
+    fn drop(&mut self) {
+        // As for a single guard.
+        let _ = self.release();
+    }
+}
+
+/// An election for one key.
+#[must_use = "an election does nothing until somebody campaigns"]
+#[derive(Clone)]
+pub struct Election(election::Election);
+
+impl Election {
+    syncguard_core::__lock_settings!(0);
+
+    /// Waits, for as long as it takes, to become the leader.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`], without its timeout.
+    pub fn campaign(&self) -> Result<Leadership> {
+        block_on(self.0.campaign())?.map(Leadership)
+    }
+
+    /// Tries once to become the leader. `None` while somebody else leads.
+    ///
+    /// # Errors
+    /// As [`LockRequest::try_acquire`].
+    pub fn try_campaign(&self) -> Result<Option<Leadership>> {
+        Ok(block_on(self.0.try_campaign())??.map(Leadership))
+    }
+}
+
+/// A leadership that is held. Dropping it resigns, and waits for the answer.
+#[must_use = "a dropped leadership is resigned"]
+#[derive(Debug)]
+pub struct Leadership(election::Leadership);
+
+impl Leadership {
+    /// Gives the leadership up.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    pub fn resign(&self) -> Result<ReleaseOutcome> {
+        block_on(self.0.resign())?
+    }
+
+    /// Blocks until the leadership is lost or given up.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) inside an async context.
+    pub fn lost(&self) -> Result<LossReason> {
+        block_on(self.0.lost())
+    }
+}
+
+impl Deref for Leadership {
+    type Target = election::Leadership;
+
+    fn deref(&self) -> &election::Leadership {
+        &self.0
+    }
+}
+
+impl Drop for Leadership {
+    fn drop(&mut self) {
+        let _ = self.resign();
     }
 }

@@ -6,8 +6,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::client::wrapped::settings_of_the_wrapped_request;
-use crate::{Fence, Guard, LockHandle, LockInfo, LockRequest, Lookup, OnLost, ReleaseOutcome, Result};
+use crate::{Fence, Guard, LockHandle, LockInfo, LockRequest, Lookup, ReleaseOutcome, Result};
 
 /// An election for one key. Make it with [`Locker::elect`](crate::Locker::elect).
 ///
@@ -27,16 +26,14 @@ use crate::{Fence, Guard, LockHandle, LockInfo, LockRequest, Lookup, OnLost, Rel
 #[derive(Clone)]
 pub struct Election {
     request: LockRequest,
-    on_lost: OnLost,
 }
 
 impl Election {
     pub(crate) fn new(request: LockRequest) -> Self {
-        let request = request.ttl(Duration::from_secs(15)).wait_forever().keep_alive();
-        Self { request, on_lost: OnLost::default() }
+        Self { request: request.ttl(Duration::from_secs(15)).wait_forever().keep_alive() }
     }
 
-    settings_of_the_wrapped_request!();
+    crate::__lock_settings!(request);
 
     /// Waits, for as long as it takes, to become the leader.
     ///
@@ -79,7 +76,7 @@ impl Election {
         loop {
             let leadership = self.campaign().await?;
             let guard = &leadership.guard;
-            if let Some(value) = self.on_lost.heed(guard.lost(), || work(guard.handle())).await {
+            if let Some(value) = self.request.heeds().heed(guard.lost(), || work(guard.handle())).await {
                 leadership.guard.release_quietly().await;
                 return Ok(value);
             }

@@ -16,7 +16,7 @@ use crate::election::Election;
 use crate::time::Clock;
 use crate::{
     AnyBackend, ExtendOutcome, Guard, IntoKey, IntoTtl, Key, LockBackend, LockError, LockHandle, LockId, LockInfo,
-    LockRequest, Lookup, ReleaseOutcome, Result,
+    LockOptions, LockRequest, Lookup, ReleaseOutcome, Result,
 };
 
 /// Called when a release did not succeed. The lock then ends with its lease.
@@ -56,7 +56,7 @@ impl Locker {
     /// Starts a locker with its own clock or release-error hook.
     pub fn builder(backend: impl LockBackend) -> LockerBuilder {
         let clock = backend.clock();
-        LockerBuilder { backend: AnyBackend::new(backend), clock, on_release_error: None }
+        LockerBuilder { backend: AnyBackend::new(backend), clock, defaults: LockOptions::new(), on_release_error: None }
     }
 
     /// Returns the backend behind it, for operations that need no client.
@@ -72,9 +72,7 @@ impl Locker {
     /// Starts a request for several keys at once: sorted, all or nothing.
     pub fn lock_all<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest {
         let keys: Vec<_> = keys.into_iter().map(IntoKey::into_key).collect();
-        // A placeholder: each lock is asked for by its own key.
-        let template = LockRequest::new(self.clone(), Err(LockError::internal("a request without its key")));
-        LockAllRequest::new(template, keys)
+        LockAllRequest::new(self.clone(), keys)
     }
 
     /// Starts an election: one leader per key, its term is the fence.
@@ -151,7 +149,7 @@ impl Locker {
             fence: info.fence,
             granted: Granted { sent, ttl, expires_at: extension.expires_at, left: None },
             max_hold: None,
-            on_release_error: self.0.on_release_error.clone(),
+            on_release_error: self.0.defaults.on_release_error.clone(),
         }));
         heartbeat::start(&guard, Some(KeepAlive { ttl, every: ttl.duration() / 3 }));
         Ok(Some(guard))
@@ -180,6 +178,7 @@ impl Locker {
 pub struct LockerBuilder {
     backend: AnyBackend,
     clock: Arc<dyn Clock>,
+    defaults: LockOptions,
     on_release_error: Option<ReleaseErrorHook>,
 }
 
@@ -188,6 +187,13 @@ impl LockerBuilder {
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Sets what requests of this locker begin with. An election still has its own lease and waits without limit.
+    #[must_use]
+    pub fn defaults(mut self, options: LockOptions) -> Self {
+        self.defaults = options;
         self
     }
 
@@ -200,6 +206,8 @@ impl LockerBuilder {
 
     /// Makes the locker.
     pub fn build(self) -> Locker {
-        Locker(Arc::new(Shared::new(self.backend, self.clock, self.on_release_error)))
+        let mut defaults = self.defaults;
+        defaults.on_release_error = defaults.on_release_error.or(self.on_release_error);
+        Locker(Arc::new(Shared::new(self.backend, self.clock, defaults)))
     }
 }

@@ -7,6 +7,7 @@ mod cancellation;
 pub mod election;
 pub(crate) mod holding;
 mod locker;
+mod options;
 pub(crate) mod plan;
 pub(crate) mod release;
 mod request;
@@ -14,8 +15,8 @@ mod runtime;
 pub mod several;
 pub(crate) mod shared;
 pub(crate) mod waiting;
-mod wrapped;
 
 pub use holding::{Guard, LockHandle, LossReason};
 pub use locker::{Locker, LockerBuilder, ReleaseErrorHook};
+pub use options::LockOptions;
 pub use request::{Attempt, LockRequest, OnLost, Report};

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use crate::sync::Instant;
 
-use crate::client::wrapped::settings_of_the_wrapped_request;
-use crate::{Fence, Guard, Key, LockError, LockHandle, LockRequest, LossReason, OnLost, Result};
+use crate::{Fence, Guard, Key, LockError, LockHandle, LockOptions, LockRequest, Locker, LossReason, OnLost, Result};
 
 /// A request for several locks. Finish it with [`acquire`](Self::acquire) or [`run`](Self::run).
 ///
@@ -27,18 +26,23 @@ use crate::{Fence, Guard, Key, LockError, LockHandle, LockRequest, LossReason, O
 #[must_use = "a request does nothing until it is used"]
 #[derive(Clone)]
 pub struct LockAllRequest {
-    /// The request for each of the keys, without its key.
-    request: LockRequest,
+    locker: Locker,
     keys: Vec<Result<Key>>,
-    on_lost: OnLost,
+    options: LockOptions,
 }
 
 impl LockAllRequest {
-    pub(crate) fn new(request: LockRequest, keys: Vec<Result<Key>>) -> Self {
-        Self { request: request.keep_alive(), keys, on_lost: OnLost::default() }
+    pub(crate) fn new(locker: Locker, keys: Vec<Result<Key>>) -> Self {
+        let options = locker.0.defaults.clone();
+        Self { locker, keys, options }
     }
 
-    settings_of_the_wrapped_request!();
+    crate::__lock_settings!(options);
+
+    /// The request for one of them, which is kept alive while the others are waited for.
+    fn one(&self, key: Key) -> LockRequest {
+        LockRequest::new(self.locker.clone(), Ok(key)).options(self.options.clone().keep_alive())
+    }
 
     /// Takes all of them or none.
     ///
@@ -50,11 +54,11 @@ impl LockAllRequest {
     /// Dropping the future leaves no lock behind.
     pub async fn acquire(self) -> Result<GuardAll> {
         let started = Instant::now();
-        let keys = sorted(self.keys)?;
+        let keys = self.sorted()?;
         let mut guards: Vec<Guard> = Vec::with_capacity(keys.len());
         for key in keys {
             // The budget began with the first: a wall that has passed cuts the next attempt at once.
-            guards.push(self.request.clone().for_key(key).counted_from(started).acquire().await?);
+            guards.push(self.one(key).counted_from(started).acquire().await?);
         }
         let all = GuardAll { guards };
         all.check()?;
@@ -70,8 +74,8 @@ impl LockAllRequest {
     /// Dropping the future leaves no lock behind.
     pub async fn try_acquire(self) -> Result<Option<GuardAll>> {
         let mut all = GuardAll { guards: Vec::new() };
-        for key in sorted(self.keys)? {
-            match self.request.clone().for_key(key).try_acquire().await? {
+        for key in self.sorted()? {
+            match self.one(key).try_acquire().await? {
                 Some(guard) => all.guards.push(guard),
                 None => {
                     all.release().await?;
@@ -96,7 +100,7 @@ impl LockAllRequest {
         Work: FnOnce(Vec<LockHandle>) -> Running,
         Running: Future,
     {
-        let on_lost = self.on_lost;
+        let on_lost = self.options.on_lost;
         let all = self.acquire().await?;
         let handles = all.guards.iter().map(Guard::handle).collect();
         let Some(value) = on_lost.heed(all.lost(), || work(handles)).await else {
@@ -110,16 +114,16 @@ impl LockAllRequest {
         }
         Ok(value)
     }
-}
 
-fn sorted(keys: Vec<Result<Key>>) -> Result<Vec<Key>> {
-    let mut keys = keys.into_iter().collect::<Result<Vec<_>>>()?;
-    if keys.is_empty() {
-        return Err(LockError::invalid("lock_all needs at least one key"));
+    fn sorted(&self) -> Result<Vec<Key>> {
+        let mut keys = self.keys.iter().cloned().collect::<Result<Vec<_>>>()?;
+        if keys.is_empty() {
+            return Err(LockError::invalid("lock_all needs at least one key"));
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
     }
-    keys.sort_unstable();
-    keys.dedup();
-    Ok(keys)
 }
 
 /// Several held locks, in the order of their keys. Dropping it releases them all.

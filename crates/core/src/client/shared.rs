@@ -13,8 +13,8 @@ use crate::events::trace;
 use crate::telemetry::{LockEvent, Operation, Reason};
 use crate::time::Clock;
 use crate::{
-    AnyBackend, BootTime, ErrorCode, ExtendOutcome, Key, LockBackend, LockError, LockId, LockInfo, Lookup, LossReason,
-    ReleaseErrorHook, ReleaseOutcome, Result, Ttl,
+    AnyBackend, BootTime, ErrorCode, ExtendOutcome, Key, LockBackend, LockError, LockId, LockInfo, LockOptions, Lookup,
+    LossReason, ReleaseOutcome, Result, Ttl,
 };
 
 /// What every request, guard and background task of one locker shares.
@@ -25,18 +25,18 @@ pub(crate) struct Shared {
     pub(crate) rooms: Rooms,
     /// Releases and clean-up that nobody awaits any more.
     pub(crate) background: Background,
-    /// The hook of requests that have none of their own.
-    pub(crate) on_release_error: Option<ReleaseErrorHook>,
+    /// What requests begin with.
+    pub(crate) defaults: LockOptions,
     /// The backend's one word, for metrics: asked once, because the answer never changes.
     name: Arc<str>,
 }
 
 impl Shared {
-    pub(crate) fn new(backend: AnyBackend, clock: Arc<dyn Clock>, on_release_error: Option<ReleaseErrorHook>) -> Self {
+    pub(crate) fn new(backend: AnyBackend, clock: Arc<dyn Clock>, defaults: LockOptions) -> Self {
         let name: Arc<str> = Arc::from(backend.capabilities().backend.as_ref());
         trace::describe_metrics(&name);
         let (rooms, background) = (Rooms::default(), Background::default());
-        Self { backend, clock, rooms, background, on_release_error, name }
+        Self { backend, clock, rooms, background, defaults, name }
     }
 
     pub(crate) async fn release(&self, lock_id: &LockId) -> Result<ReleaseOutcome> {

@@ -83,3 +83,26 @@ async fn inside_async_code_it_says_what_to_use_instead() {
         assert!(error.to_string().contains("async"), "{error}");
     }
 }
+
+#[test]
+fn several_locks_elections_and_a_token_work_without_async_code_too() {
+    let locker = connect("memory:").unwrap();
+    let options = syncguard::LockOptions::new().ttl(Duration::from_secs(60)).label("who");
+
+    let all = locker.lock_all(["b", "a"]).options(options.clone()).acquire().unwrap();
+    assert!(all.fences().len() == 2 && all.remaining() > Duration::from_secs(50));
+    assert!(locker.lock_all(["a", "c"]).try_acquire().unwrap().is_none());
+    drop(all);
+    assert_eq!(locker.lock_all(["a", "b"]).run(|held| held.guards().len()).unwrap(), 2);
+
+    let leader = locker.elect("leader").options(options).campaign().unwrap();
+    assert_eq!(leader.term().get(), 1);
+    assert!(locker.elect("leader").try_campaign().unwrap().is_none());
+    let token = syncguard::CancellationToken::new();
+    let wait = std::thread::spawn({
+        let (locker, token) = (locker.clone(), token.clone());
+        move || locker.elect("leader").cancel(token).campaign().map(drop)
+    });
+    token.cancel();
+    assert_eq!(wait.join().unwrap().unwrap_err().code(), ErrorCode::Aborted);
+}
