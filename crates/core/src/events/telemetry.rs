@@ -188,7 +188,8 @@ impl<B: LockBackend> LockBackend for Telemetry<B> {
         };
         let telling = self.tell(Operation::Lookup, names);
         let outcome = self.backend.lookup(query).await;
-        telling.end(outcome.as_ref().map(|info| info.is_none().then_some(Reason::NotFound)));
+        // That nothing is there is an answer, not a failure.
+        telling.end(outcome.as_ref().map(|_| None));
         outcome
     }
 
