@@ -6,11 +6,12 @@
 -- ARGV 1 how long the names live in ms: ttl + tolerance  2 the stored value up to its expiry  3 and from its key to its fence
 --      4 '1': the fence never falls below the clock  5 the dead holder's id, where known  6 this process, where it waits
 --      7 where it stands when the lock is taken: 'front', 'end'  8 and when it got it: 'end', 'out', '': as before
---      9 how long it leaves a free lock to others, in ms
+--      9 '1': a free lock is left to the process whose turn it is
 -- Answers the value it stored when the lock is ours now; its acquiredAtMs is the time of the answer,
 --         {fence, expiresAtMs, now} when it was ours already,
 --         minus the ms until it can be taken over when another owner holds it, {the same} when that one tells nobody of its release,
---         {the dead holder's id}: come again with its index key, so that no key is touched undeclared
+--         {the dead holder's id}: come again with its index key, so that no key is touched undeclared,
+--         {}: it is free, and left to another
 --
 -- Making text of numbers is a good part of the cost, and `%d` the cheapest way (joining a number costs twice as much, a text half);
 -- but it is a long of the server's machine, which may have 32 bits. So times are put together from seconds and milliseconds, and a
@@ -52,7 +53,7 @@ if ARGV[9] then
     --#include line
     line(ARGV[7])
   end
-  return -tonumber(ARGV[9])
+  return {}
 end
 
 local fence = run('INCR', KEYS[3])

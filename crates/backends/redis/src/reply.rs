@@ -20,6 +20,8 @@ pub(crate) enum AcquireReply {
     Decided(AcquireOutcome),
     /// A dead holder's index must be declared first.
     Dead(String),
+    /// It is free, and left to the process whose turn it is.
+    NotYet,
 }
 
 /// `head` is the stored value up to its expiry: it holds our id, so a reply that belongs to another call is not taken
@@ -42,6 +44,7 @@ pub(crate) fn acquire(reply: &Value, head: &str) -> Result<AcquireReply> {
                 Ok(AcquireReply::Decided(AcquireOutcome::Acquired(lease)))
             }
             [Value::BulkString(id)] => Ok(AcquireReply::Dead(text(id)?.to_owned())),
+            [] => Ok(AcquireReply::NotYet),
             _ => Err(unexpected()),
         },
         _ => Err(unexpected()),
@@ -230,7 +233,7 @@ fn text(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|_| unexpected())
 }
 
-fn unexpected() -> LockError {
+pub(crate) fn unexpected() -> LockError {
     LockError::internal("redis answered a script with something else than the script answers")
         .with_hint("something between this client and redis changes replies, or the server is not redis")
         .ambiguous()

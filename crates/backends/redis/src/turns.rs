@@ -28,8 +28,8 @@ pub(crate) struct Turns(Mutex<HashMap<Arc<str>, (Turn, Instant)>>);
 pub(crate) enum Turn {
     /// This process was told so.
     Ours,
-    /// This process told another, and leaves the lock to it for so long.
-    Theirs(Duration),
+    /// This process told another, and leaves the lock to it for a moment.
+    Theirs,
 }
 
 impl Turns {
@@ -38,13 +38,13 @@ impl Turns {
     }
 
     pub(crate) fn theirs(&self, lock: &Arc<str>) {
-        self.note(lock, Turn::Theirs(GRACE), GRACE);
+        self.note(lock, Turn::Theirs, GRACE);
     }
 
     /// Somebody else has had the lock since: there is nobody to stand back for.
     pub(crate) fn is_over(&self, lock: &str) {
         let mut turns = self.turns();
-        if matches!(turns.get(lock), Some((Turn::Theirs(_), _))) {
+        if matches!(turns.get(lock), Some((Turn::Theirs, _))) {
             turns.remove(lock);
         }
     }
@@ -58,18 +58,16 @@ impl Turns {
         turns.insert(lock.clone(), (turn, now + lasts));
     }
 
-    /// Whose turn it is. That it is ours is said once: this request answers it.
-    pub(crate) fn take(&self, lock: &str) -> Option<Turn> {
+    /// Whether the lock is left to the one whose turn it is.
+    pub(crate) fn is_theirs(&self, lock: &str) -> bool {
+        self.turns().get(lock).is_some_and(|(turn, ends)| *turn == Turn::Theirs && *ends > Instant::now())
+    }
+
+    /// Whether it is our turn. Said once: this request answers it.
+    pub(crate) fn take_ours(&self, lock: &str) -> bool {
         let mut turns = self.turns();
-        let (turn, ends) = *turns.get(lock)?;
-        let left = ends.saturating_duration_since(Instant::now());
-        match turn {
-            Turn::Theirs(_) if !left.is_zero() => Some(Turn::Theirs(left)),
-            _ => {
-                turns.remove(lock);
-                (turn == Turn::Ours && !left.is_zero()).then_some(turn)
-            }
-        }
+        let is_ours = turns.get(lock).is_some_and(|(turn, _)| *turn == Turn::Ours);
+        is_ours && turns.remove(lock).is_some_and(|(_, ends)| ends > Instant::now())
     }
 
     // Every change is one step: a panic elsewhere leaves the map right.
@@ -86,20 +84,17 @@ mod tests {
     async fn a_turn_is_ours_once_and_theirs_for_a_moment() {
         let (turns, lock) = (Turns::default(), Arc::from("app:k"));
         turns.ours(&lock);
-        assert_eq!(turns.take("app:other"), None);
-        assert_eq!((turns.take(&lock), turns.take(&lock)), (Some(Turn::Ours), None));
+        assert!(!turns.take_ours("app:other") && !turns.is_theirs(&lock));
+        assert_eq!((turns.take_ours(&lock), turns.take_ours(&lock)), (true, false));
 
         turns.theirs(&lock);
         tokio::time::advance(GRACE / 2).await;
-        assert_eq!(
-            (turns.take(&lock), turns.take(&lock)),
-            (Some(Turn::Theirs(GRACE / 2)), Some(Turn::Theirs(GRACE / 2)))
-        );
+        assert!(turns.is_theirs(&lock));
         tokio::time::advance(GRACE).await;
-        assert_eq!(turns.take(&lock), None);
+        assert!(!turns.is_theirs(&lock));
         turns.theirs(&lock);
         turns.is_over(&lock);
-        assert_eq!(turns.take(&lock), None);
+        assert!(!turns.is_theirs(&lock));
     }
 
     #[tokio::test(start_paused = true)]

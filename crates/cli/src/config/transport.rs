@@ -21,7 +21,7 @@ pub(crate) fn check(
     };
     let shown = RedactedUrl::new(url);
     if !matches!(Scheme::of(url), Ok(Scheme::Sqlite | Scheme::Memory)) {
-        output.detail(&format!("the way to {shown}: {}", protection.way));
+        output.detail(&format!("connection to {shown}: {}", protection.way));
     }
     let what = match protection.way {
         _ if !protection.password => return Ok(()),

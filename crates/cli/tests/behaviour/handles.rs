@@ -49,21 +49,25 @@ fn an_id_that_begins_like_a_flag_is_an_id() {
 }
 
 #[test]
-fn a_held_lock_answers_acquire_with_a_short_object() {
+fn a_held_lock_answers_acquire_with_who_holds_it() {
     let lab = Lab::new();
     assert_eq!(lab.say(["acquire", "k"]).code, Some(0));
 
     let said = lab.say(["acquire", "-n", "k", "--json"]);
 
     assert_eq!(said.code, Some(75));
-    assert_eq!(said.stdout, "{\"schema\":1,\"ok\":false,\"reason\":\"locked\"}\n");
+    let object: serde_json::Value = serde_json::from_str(&said.stdout).expect("one object");
+    assert_eq!((&object["ok"], &object["reason"], &object["exitCode"]), (&false.into(), &"locked".into(), &75.into()));
+    assert_eq!(object["holder"]["fence"], "000000000000001");
 }
 
 #[test]
 fn status_shows_hashes_in_json_and_the_label_to_people() {
     let lab = Lab::new();
     let free = lab.say(["status", "k", "--json"]);
-    assert_eq!((free.code, free.stdout.as_str()), (Some(1), "{\"schema\":1,\"locked\":false}\n"));
+    assert_eq!(free.code, Some(1));
+    let hash = syncguard::HashId::of("k");
+    assert_eq!(free.stdout, format!("{{\"schema\":1,\"locked\":false,\"keyHash\":\"{hash}\"}}\n"));
     let id = lab.say(["acquire", "--label", "run \x1b[31m42", "k"]).stdout.trim().to_owned();
 
     let status = lab.say(["status", "k", "--json"]);

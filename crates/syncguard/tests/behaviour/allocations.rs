@@ -46,5 +46,5 @@ fn a_lock_on_redis_allocates_little() {
 
 #[test]
 fn a_lock_on_postgres_allocates_little() {
-    count(&syncguard_testkit::fresh_postgres_database(), 75);
+    count(&syncguard_testkit::fresh_postgres_database(), 95);
 }

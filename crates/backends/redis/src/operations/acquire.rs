@@ -1,9 +1,11 @@
 //! How is a lock taken, and given out only when enough replicas have it?
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use redis::Cmd;
 use syncguard_core::{AcquireOutcome, AcquireRequest, ErrorCode, LockError, LockId, Result};
+use tokio::time::Instant;
 
 use super::{Operations, life, value_head};
 use crate::builder::WaitReplicas;
@@ -12,7 +14,10 @@ use crate::names::KeyNames;
 use crate::reply::{self, AcquireReply};
 use crate::router::Router;
 use crate::script;
-use crate::turns::{GRACE, Turn};
+use crate::turns::GRACE;
+
+/// How often it looks whether the other one has come.
+const STEP: Duration = Duration::from_millis(1);
 
 impl Operations {
     pub(crate) async fn acquire(&self, request: AcquireRequest<'_>) -> Result<AcquireOutcome> {
@@ -32,10 +37,7 @@ impl Operations {
                 self.own_locks.remember(request.lock_id, &names.lock, request.ttl);
             }
             // Somebody holds it by now.
-            AcquireOutcome::Contended(contention) if contention.free_in > Some(GRACE * 2) => {
-                self.turns.is_over(&names.lock);
-            }
-            AcquireOutcome::Contended(_) => {}
+            AcquireOutcome::Contended(_) => self.turns.is_over(&names.lock),
         }
         Ok(outcome)
     }
@@ -52,14 +54,9 @@ impl Operations {
         let life_ms = life(request.ttl);
         let tells = self.publish.load(Ordering::Relaxed);
         let (head, tail) = (value_head(request.lock_id), value_tail(request, tells));
-        let (turn, one_server) = (self.turns.take(&names.lock), router.is_one_server());
+        let one_server = router.is_one_server();
         let waits = waiters > 0;
-        let stands_back = match turn {
-            // Rounded up: a wait of nothing would be no answer.
-            Some(Turn::Theirs(left)) => Some((left.as_millis() + 1).to_string()),
-            _ => None,
-        };
-        let place = if turn == Some(Turn::Ours) { "front" } else { "end" };
+        let place = if self.turns.take_ours(&names.lock) { "front" } else { "end" };
         let then = match waiters {
             // The one that waits may be another task. Once it does not, a single server finds that nobody listens.
             1 if one_server => None,
@@ -67,8 +64,12 @@ impl Operations {
             _ => waits.then_some("end"),
         };
         let mut dead: Option<(String, Option<String>)> = None;
+        let until = Instant::now() + GRACE;
+        let mut rounds = 0;
         // Each round removes one dead holder; a second one can only appear if others acquire in between.
-        for _ in 0..4 {
+        while rounds < 4 {
+            // It joins the line, and asks again in a moment: "somebody holds it" would be a lie as long as nobody has come.
+            let stands_back = self.turns.is_theirs(&names.lock) && Instant::now() < until;
             let (dead_id, dead_index) = match &dead {
                 Some((id, dead_index)) => (Some(id.as_str()), dead_index.as_deref()),
                 None => (None, None),
@@ -86,13 +87,16 @@ impl Operations {
                 me,
                 waits.then_some(place),
                 then,
-                stands_back.as_deref(),
+                stands_back.then_some("1"),
             ];
             let (keys, args) = (Words::new(keys), Words::new(args));
             let answer = router.script(&script::ACQUIRE, keys.get(), args.get(), self.bound(request.ttl)).await;
             match reply::acquire(&answer.map_err(CallError::into_lock_error)?, &head)? {
                 AcquireReply::Decided(outcome) => return Ok(outcome),
+                AcquireReply::NotYet if stands_back => tokio::time::sleep(STEP).await,
+                AcquireReply::NotYet => return Err(reply::unexpected()),
                 AcquireReply::Dead(id) => {
+                    rounds += 1;
                     let dead_index = LockId::parse(&id).ok().map(|id| self.names.index(&id));
                     dead = Some((id, dead_index));
                 }
