@@ -33,7 +33,8 @@ WITH glimpse AS MATERIALIZED (
     SELECT gate.place, gate.key, gate.fence_key, gate.lock_id, gate.ttl_ms, gate.user_key, gate.label,
            COALESCE(dead.stored, gate.stored) AS stored,
            CASE WHEN gate.entered
-                THEN (gate.stored IS NULL OR dead.stored IS NOT NULL)
+                THEN ((gate.stored).key IS NULL OR (dead.stored).key IS NOT NULL)
+                     -- By the key: a whole row IS NOT NULL only if none of its columns is, and older programs leave the holder out.
                      AND (counter.fence IS NOT NULL
                           -- LIMIT, because the planner would read the whole table for EXISTS.
                           OR (SELECT true FROM {fences} AS c WHERE c.fence_key = gate.fence_key LIMIT 1) IS NULL)

@@ -91,7 +91,10 @@ impl Drop for Connection {
 }
 
 /// Where a connection on loan goes when it is given back.
-#[cfg_attr(not(feature = "deadpool"), allow(clippy::large_enum_variant, reason = "one per operation, and never stored"))]
+#[cfg_attr(
+    not(feature = "deadpool"),
+    allow(clippy::large_enum_variant, reason = "one per operation, and never stored")
+)]
 pub(crate) enum Lent {
     /// To the pool.
     Own(Connection, Loan),

@@ -49,6 +49,18 @@ async fn is_locked_waits_for_no_cleanup_and_starts_one_at_a_time() {
     assert!(eventually(PATIENCE, all_gone).await);
 }
 
+/// As the TypeScript original writes it, and every program before there was a holder.
+#[tokio::test]
+async fn a_dead_lock_that_names_no_holder_is_taken_over() {
+    let (url, tables) = (postgres_url(), Tables::fresh());
+    let backend = tables.at(&url).connect().await.unwrap();
+    let columns = "(key, lock_id, expires_at_ms, acquired_at_ms, fence, user_key)";
+    let row = format!("INSERT INTO {} {columns} VALUES ('k', 'id', 1, 1, '000000000000001', 'k')", tables.locks);
+    sql(&url).await.batch_execute(&row).await.unwrap();
+
+    assert!(try_acquire(&backend, "k", 60_000).await.is_some());
+}
+
 #[tokio::test]
 async fn the_counter_shows_its_key_to_people_where_the_column_exists() {
     let (url, tables) = (postgres_url(), Tables::fresh());
