@@ -54,7 +54,7 @@ fn every_console_block_for_operators_is_true() {
 #[test]
 fn every_job_for_a_shell_runs() {
     let mut codes = Vec::new();
-    for page in ["README.md", "docs/fencing.md"] {
+    for page in ["docs/recipes/README.md", "docs/fencing.md"] {
         let text = fs::read_to_string(root().join(page)).unwrap();
         for job in text.split("\n```sh\n").skip(1).map(|rest| rest.split("\n```").next().unwrap()) {
             // What needs PostgreSQL is run with one in `fence_postgres`.
