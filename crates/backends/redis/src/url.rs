@@ -230,6 +230,25 @@ mod tests {
     }
 
     #[test]
+    fn valkey_stands_for_redis_everywhere() {
+        let read = |url: &str| {
+            let builder = parse(url).unwrap();
+            (format!("{builder:?}"), builder.topology, builder.tls.is_some(), builder.login.password)
+        };
+        for redis in [
+            "redis://:pw@h:1/2?prefix=app",
+            "rediss://:pw@h",
+            "redis+unix:///run/r.sock?db=2",
+            "redis+cluster://:pw@a:1,b:2",
+            "rediss+cluster://a:1?tls_ca=/x.pem",
+            "redis+sentinel://:pw@a,b:5/main/4",
+            "rediss+sentinel://a/main",
+        ] {
+            assert_eq!(read(&redis.replacen("redis", "valkey", 1)), read(redis), "{redis}");
+        }
+    }
+
+    #[test]
     fn replicas_and_fence_floor() {
         let options =
             parse("redis://h?wait_replicas=2&wait_timeout=250ms&fence_floor=clock&cleanup_in_is_locked=true").unwrap();
