@@ -1,6 +1,7 @@
 //! Does the command stop before its lock can belong to somebody else?
 
 use std::io::BufRead;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -239,4 +240,30 @@ fn the_report_says_what_happened() {
 
     let unwritable = lab.say(["run", "--report", "/no/such/dir/report", "k", "--", "echo", "ran"]);
     assert_eq!((unwritable.code, unwritable.stdout.as_str()), (Some(64), ""));
+}
+
+#[test]
+fn a_report_is_not_written_through_a_strangers_link() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can give a link to a stranger");
+        return;
+    }
+    let lab = Lab::new();
+    let (open, target) = (lab.path("open"), lab.path("target"));
+    let link = open.join("report");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::write(&target, "precious").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).unwrap();
+    let run = |mode| {
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(mode)).unwrap();
+        lab.say(["run", "--report", link.to_str().unwrap(), "k", "--", "echo", "ran"])
+    };
+    for mode in [0o777, 0o1777, 0o775] {
+        let said = run(mode);
+        assert_eq!((said.code, said.stdout.as_str()), (Some(64), ""), "{said:?}");
+        assert!(said.stderr.contains("somebody else made it a link, where others may put files"), "{said:?}");
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
+    }
+    assert_eq!(run(0o755).stdout, "ran\n", "nobody else may put a link there: it is meant");
 }
