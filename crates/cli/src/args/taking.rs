@@ -130,6 +130,10 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) pass_lock_id: bool,
 
+    /// Keep from the command the variables that lead to the backend, `SYNCGUARD_URL` and `PGPASSWORD` among them
+    #[arg(long, hide_short_help = true)]
+    pub(crate) clear_backend_env: bool,
+
     /// Fence the command's sessions with `PostgreSQL`: end those of older holders, and set PGOPTIONS [URL: `DATABASE_URL`,
     /// else the backend's]
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "", hide_short_help = true)]

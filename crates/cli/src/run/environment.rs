@@ -121,8 +121,33 @@ pub(crate) fn variables(
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
+/// What leads to a backend. Not the settings of Google's and AWS's own programs, nor `DATABASE_URL`, which is the
+/// command's. Nobody here reads `REDISCLI_AUTH`, but it is the same password for the command's `redis-cli`.
+const BACKEND: [&str; 18] = [
+    "SYNCGUARD_URL",
+    "SYNCGUARD_URL_FILE",
+    "REDISCLI_AUTH",
+    "PGHOST",
+    "PGPORT",
+    "PGUSER",
+    "PGDATABASE",
+    "PGPASSWORD",
+    "PGPASSFILE",
+    "PGSSLMODE",
+    "PGSSLROOTCERT",
+    "PGSSLCERT",
+    "PGSSLKEY",
+    "PGTARGETSESSIONATTRS",
+    "PGREQUIREAUTH",
+    "PGCHANNELBINDING",
+    "FIRESTORE_EMULATOR_HOST",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
 /// What a child must not inherit: the secret of a lock around ours would let it release the wrong one.
-pub(crate) const NOT_INHERITED: &str = LOCK_ID;
+pub(crate) fn not_inherited(clear_backend: bool) -> impl Iterator<Item = &'static str> {
+    [LOCK_ID].into_iter().chain(BACKEND.into_iter().filter(move |_| clear_backend))
+}
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

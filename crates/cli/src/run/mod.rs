@@ -59,6 +59,7 @@ pub(crate) fn prepare(
     output: Output,
 ) -> Result<Prepared, Failure> {
     let (report, require_watchdog) = (args.report.clone(), args.require_watchdog);
+    let clear_backend_env = args.clear_backend_env;
     let fence_postgres = args.fence_postgres.clone();
     let mut job = job::job(args)?;
     let backend = resolve()?;
@@ -69,6 +70,7 @@ pub(crate) fn prepare(
     let blocked = Blocked::new(more).map_err(|error| internal("cannot block signals", &error))?;
     let plan = Plan {
         command: job.command.clone(),
+        clear_backend_env,
         group: (!job.own_group).then(rustix::process::getpgrp),
         mask: blocked.original,
         kill_after: job.kill_after,

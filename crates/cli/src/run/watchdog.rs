@@ -34,6 +34,8 @@ const ROUND: Duration = Duration::from_millis(10);
 /// What is known before the fork and never changes.
 pub(crate) struct Plan {
     pub(crate) command: Vec<OsString>,
+    /// Whether the work is not to see what leads to the backend.
+    pub(crate) clear_backend_env: bool,
     /// The group that the work joins; `None` for one of its own.
     pub(crate) group: Option<Pid>,
     /// The signal mask that the work starts with: the one that we were given.
@@ -177,7 +179,11 @@ impl Guarding {
     fn spawn(&self, variables: Vec<(String, String)>) -> std::io::Result<Pid> {
         let (program, arguments) = self.plan.command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
-        command.args(arguments).env_remove(environment::NOT_INHERITED).envs(variables);
+        command.args(arguments);
+        for name in environment::not_inherited(self.plan.clear_backend_env) {
+            command.env_remove(name);
+        }
+        command.envs(variables);
         command.process_group(self.plan.group.map_or(0, |group| group.as_raw_nonzero().get()));
         let (mask, parent) = (self.plan.mask, rustix::process::getpid());
         let prepare = move || {

@@ -109,3 +109,30 @@ fn no_argument_of_any_process_of_ours_holds_the_lock_id() {
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     process.wait().unwrap();
 }
+
+#[test]
+fn a_command_does_not_get_what_leads_to_the_backend() {
+    let lab = Lab::new();
+    let file = lab.path("url");
+    std::fs::write(&file, lab.url()).unwrap();
+    let postgres = include_str!("../../../backends/postgres/src/environment.rs").split('"');
+    let names: Vec<&str> = postgres
+        .filter(|word| word.starts_with("PG"))
+        .filter(|word| word.bytes().all(|byte| byte.is_ascii_uppercase()))
+        .chain(["PGPASSFILE", "REDISCLI_AUTH", "FIRESTORE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"])
+        .collect();
+    assert!(names.contains(&"PGPASSWORD") && names.len() > 12, "{names:?}");
+    let run = |flags: &[&str], (name, value): (&str, &str)| {
+        let mut command = lab.bare([&["run"], flags, &["k", "--", "env"]].concat());
+        command.envs(names.iter().map(|name| (name, "CANARY"))).env("DATABASE_URL", "its own").env(name, value);
+        finish(command.spawn().unwrap()).stdout
+    };
+    let url = lab.url();
+    for source in [("SYNCGUARD_URL", url.as_str()), ("SYNCGUARD_URL_FILE", file.to_str().unwrap())] {
+        let all = run(&[], source);
+        assert!(names.iter().chain([&source.0]).all(|name| all.contains(&format!("{name}="))), "{all}");
+        let kept = run(&["--clear-backend-env"], source);
+        assert!(!kept.contains("CANARY") && !kept.contains(&format!("{}=", source.0)), "{kept}");
+        assert!(kept.contains("DATABASE_URL=its own") && kept.contains("SYNCGUARD_FENCE="), "{kept}");
+    }
+}
