@@ -103,6 +103,31 @@ async fn who_takes_a_dead_lock_over_is_not_shown_with_its_label_and_not_asked() 
     assert_eq!(told(&seen(&backend, "k").await), (None, Some(ttl()), false));
 }
 
+#[tokio::test]
+async fn a_huge_label_is_not_read_out() {
+    let scene = Scene::new();
+    let backend = scene.open();
+    take_labelled(&backend, "k", "ada").await;
+    scene.sql().execute("UPDATE syncguard_locks SET label = CAST(zeroblob(64 << 20) AS TEXT)", []).unwrap();
+    assert_eq!(told(&seen(&backend, "k").await).0, None);
+    assert_eq!(told(&list(&backend, "", 10).await[0]).0, None);
+
+    // For the whole process, from here on: what reads the label out has no memory for it.
+    let db = scene.sql();
+    db.pragma_update(None, "hard_heap_limit", 32 << 20).unwrap();
+    let label = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<String>>("label"));
+    let error = label("SELECT label FROM syncguard_locks").unwrap_err();
+    assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::OutOfMemory));
+    for sql in [
+        include_str!("../../sql/lock_of_key.sql"),
+        include_str!("../../sql/lock_of_id.sql"),
+        include_str!("../../sql/list.sql"),
+    ] {
+        // Without the search: in a table without row numbers SQLite holds a whole row to compare its key.
+        assert_eq!(label(sql.split("\nWHERE").next().unwrap()).unwrap(), None, "{sql}");
+    }
+}
+
 /// A program of the first version: its file and its statements, word for word.
 pub(super) struct FirstVersion(Connection);
 
