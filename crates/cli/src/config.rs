@@ -70,6 +70,7 @@ pub(crate) fn resolve(global: &Global, url_on_command_line: bool, output: Output
     let backend = resolve_untouched(global, url_on_command_line, output)?;
     if let Source::Default(path) = &backend.source {
         make_parent(path)?;
+        warn_of_open_folder(path, output);
         if let Some(roots) = &backend.roots_store {
             tell_of_roots_store(path, roots, output);
         }
@@ -286,6 +287,19 @@ fn refuse_if_anybody_writes(path: &Path) -> Result<(), Failure> {
         .hint(format!("chmod o-w {}", show(path))));
     }
     Ok(())
+}
+
+/// Who may write to the folder may put another store in the place of ours. Where everybody may, it is not opened.
+fn warn_of_open_folder(store: &Path, output: Output) {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(folder) = store.parent() else { return };
+    if std::fs::metadata(folder).is_ok_and(|metadata| metadata.permissions().mode() & 0o022 == 0o020) {
+        let folder = show(folder);
+        output.warn(
+            &format!("its group may write to {folder}, which holds the locks of this user"),
+            Some(&format!("chmod g-w {folder}")),
+        );
+    }
 }
 
 fn is_world_readable(path: &Path) -> bool {

@@ -274,6 +274,19 @@ fn a_password_where_others_can_read_it_is_warned_of() {
 }
 
 #[test]
+fn a_folder_of_the_default_store_where_its_group_may_write_is_warned_of() {
+    let lab = Lab::new();
+    let run = || say(&mut lab.bare(RUN));
+    assert_eq!(run().stderr, "");
+    for (mode, code, hint) in [(0o755, 0, ""), (0o775, 0, "chmod g-w"), (0o777, 78, "chmod o-w"), (0o700, 0, "")] {
+        std::fs::set_permissions(lab.path("state/syncguard"), PermissionsExt::from_mode(mode)).unwrap();
+        let said = run();
+        assert_eq!(said.code, Some(code), "{mode:o}: {said:?}");
+        assert!(said.stderr.contains(hint) && said.stderr.is_empty() == hint.is_empty(), "{mode:o}: {said:?}");
+    }
+}
+
+#[test]
 fn who_asks_is_told_that_a_key_was_never_locked_there() {
     let lab = Lab::new();
     let run = || say(lab.bare(["run", "-v", "k", "--", "true"]).env("SYNCGUARD_URL", url(&lab, "misspelt.db"))).stderr;
