@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_core::{Serialize, Serializer};
 
-use crate::Ttl;
+use crate::{LockError, Ttl};
 
 /// How long after its expiry a lease still counts as alive, on every backend alike.
 ///
@@ -46,7 +46,13 @@ pub fn free_in(expires_at: Timestamp, now: Timestamp) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
 
-/// A moment on the backend's clock: milliseconds since 1970.
+/// A moment on the backend's clock: milliseconds since 1970. `Display` writes it in UTC as RFC 3339 does.
+///
+/// ```
+/// use syncguard_core::time::Timestamp;
+///
+/// assert_eq!(Timestamp::from_millis(1_700_000_000_007).to_string(), "2023-11-14T22:13:20.007Z");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp(i64);
 
@@ -78,6 +84,43 @@ impl From<Timestamp> for SystemTime {
         let apart = Duration::from_millis(moment.0.unsigned_abs());
         if moment.0 < 0 { Self::UNIX_EPOCH - apart } else { Self::UNIX_EPOCH + apart }
     }
+}
+
+/// Whole milliseconds, rounded down.
+impl TryFrom<SystemTime> for Timestamp {
+    type Error = LockError;
+
+    fn try_from(moment: SystemTime) -> Result<Self, LockError> {
+        let millis = match moment.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => i64::try_from(after.as_millis()),
+            Err(before) => i64::try_from(before.duration().as_nanos().div_ceil(1_000_000)).map(|millis| -millis),
+        };
+        millis.map(Self).map_err(|_| LockError::invalid("a moment this far from 1970 has no timestamp"))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DAY: i64 = 86_400_000;
+        let (year, month, day) = civil(self.0.div_euclid(DAY));
+        let millis = self.0.rem_euclid(DAY);
+        let (hour, minute, second) = (millis / 3_600_000, millis / 60_000 % 60, millis / 1000 % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", millis % 1000)
+    }
+}
+
+/// The year, month and day of a day counted from 1970, by Hinnant's `civil_from_days`: years that begin in March have
+/// their leap day at the end, and 400 of them are always 146,097 days.
+const fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468; // from 0000-03-01
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + if month <= 2 { 1 } else { 0 };
+    (year, month, day)
 }
 
 impl fmt::Debug for Timestamp {
@@ -224,6 +267,7 @@ impl Clock for TokioClock {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -244,6 +288,28 @@ mod tests {
         for now in 0..8_000 {
             let now = Timestamp::from_millis(now);
             assert_eq!(free_in(expires_at, now).is_zero(), !is_live(expires_at, now));
+        }
+    }
+
+    #[test]
+    fn a_timestamp_is_written_as_a_date_and_made_from_the_time_of_the_system() {
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (-1, "1969-12-31T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (4_107_542_399_999, "2100-02-28T23:59:59.999Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+            (-62_167_219_200_000, "0000-01-01T00:00:00.000Z"),
+        ] {
+            let moment = Timestamp::from_millis(millis);
+            assert_eq!(moment.to_string(), text);
+            assert_eq!(Timestamp::try_from(SystemTime::from(moment)).unwrap(), moment);
+        }
+        let just_before_1970 = SystemTime::UNIX_EPOCH - Duration::from_nanos(100);
+        assert_eq!(Timestamp::try_from(just_before_1970).unwrap().as_millis(), -1);
+        for end in [i64::MIN, i64::MAX] {
+            assert!(Timestamp::from_millis(end).to_string().ends_with('Z'), "no panic at the ends");
         }
     }
 
