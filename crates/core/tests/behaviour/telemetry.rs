@@ -81,7 +81,10 @@ async fn raw_names_come_only_by_predicate_and_never_for_deny_listed_keys() {
         assert_eq!(event.key.as_deref() == Some(key), shown, "{key}");
         assert_eq!(event.lock_id.is_some(), shown, "{key}");
         assert!(event.key_hash.is_some());
-        assert!(!format!("{event:?}").contains(key), "{event:?}");
+        let json = serde_json::to_string(&event).unwrap();
+        assert!(!format!("{event:?} {json}").contains(key), "{event:?} {json}");
+        assert!(json.starts_with("{\"operation\":\"acquire\",\"outcome\":\"ok\",\"keyHash\":\""), "{json}");
+        assert!(event.lock_id.is_none_or(|id| !json.contains(&id)), "{json}");
         let ids = log.lock().unwrap().iter().filter(|event| event.lock_id.is_some()).count();
         assert_eq!(ids, usize::from(shown), "an event without a key shows no lock id either: {key}");
     }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde_core::ser::SerializeStruct;
+use serde_core::{Serialize, Serializer};
+
 use crate::{ErrorCode, HashId, Key, LockId, LossReason};
 
 /// The operation that an event speaks of.
@@ -78,7 +81,7 @@ impl Reason {
     }
 }
 
-/// One operation and how it ended. `Debug` shows hashes only.
+/// One operation and how it ended. `Debug` and `Serialize` show hashes only.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockEvent {
@@ -157,5 +160,17 @@ impl fmt::Debug for LockEvent {
             .field("lock_id_hash", &self.lock_id_hash)
             .field("elapsed", &self.elapsed)
             .finish_non_exhaustive()
+    }
+}
+
+impl Serialize for LockEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("LockEvent", 5)?;
+        out.serialize_field("operation", self.operation.as_str())?;
+        out.serialize_field("outcome", self.outcome())?;
+        out.serialize_field("keyHash", &self.key_hash)?;
+        out.serialize_field("lockIdHash", &self.lock_id_hash)?;
+        out.serialize_field("elapsedUs", &u64::try_from(self.elapsed.as_micros()).unwrap_or(u64::MAX))?;
+        out.end()
     }
 }
