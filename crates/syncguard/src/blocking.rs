@@ -286,6 +286,17 @@ impl LockAllRequest {
         all.check()?;
         Ok(value)
     }
+
+    /// Does what [`run`](Self::run) does, and keeps the value of work that lost a lock before it finished.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`].
+    pub fn run_and_report<T>(self, work: impl FnOnce(&GuardAll) -> T) -> Result<Report<T>> {
+        let all = self.acquire()?;
+        let value = work(&all);
+        let loss = all.loss();
+        Ok(Report::new(value, loss))
+    }
 }
 
 /// Several held locks. Dropping it releases them all, and waits for the answers.

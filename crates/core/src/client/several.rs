@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::sync::Instant;
 
-use crate::{Fence, Guard, Key, LockError, LockHandle, LockOptions, LockRequest, Locker, LossReason, OnLost, Result};
+use crate::{
+    Fence, Guard, Key, LockError, LockHandle, LockOptions, LockRequest, Locker, LossReason, OnLost, Report, Result,
+};
 
 /// A request for several locks. Finish it with [`acquire`](Self::acquire) or [`run`](Self::run).
 ///
@@ -100,19 +102,47 @@ impl LockAllRequest {
         Work: FnOnce(Vec<LockHandle>) -> Running,
         Running: Future,
     {
+        let strict = self.options.on_lost == OnLost::Stop;
+        let (all, report) = self.work_under_the_locks(work).await?;
+        if strict && report.loss.is_some() {
+            return Err(all.lost_error());
+        }
+        all.release_quietly().await;
+        Ok(report.value)
+    }
+
+    /// Does what [`run`](Self::run) does, and keeps the value of work that finished although a lock of it was lost.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); [`LockLost`](crate::ErrorCode::LockLost) only for work that did not finish.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn run_and_report<Work, Running>(self, work: Work) -> Result<Report<Running::Output>>
+    where
+        Work: FnOnce(Vec<LockHandle>) -> Running,
+        Running: Future,
+    {
+        let (all, report) = self.work_under_the_locks(work).await?;
+        if report.loss.is_none() {
+            all.release_quietly().await;
+        }
+        Ok(report)
+    }
+
+    async fn work_under_the_locks<Work, Running>(self, work: Work) -> Result<(GuardAll, Report<Running::Output>)>
+    where
+        Work: FnOnce(Vec<LockHandle>) -> Running,
+        Running: Future,
+    {
         let on_lost = self.options.on_lost;
         let all = self.acquire().await?;
         let handles = all.guards.iter().map(Guard::handle).collect();
         let Some(value) = on_lost.heed(all.lost(), || work(handles)).await else {
             return Err(all.lost_error());
         };
-        if on_lost == OnLost::Stop {
-            all.check()?;
-        }
-        for guard in all.guards.iter().rev() {
-            guard.release_quietly().await;
-        }
-        Ok(value)
+        let loss = all.loss();
+        Ok((all, Report { value, loss }))
     }
 
     fn sorted(&self) -> Result<Vec<Key>> {
@@ -146,6 +176,11 @@ impl GuardAll {
     /// Returns how much longer all of them may be believed in.
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(|guard| guard.remaining()).min().unwrap_or_default()
+    }
+
+    /// Returns why one of them is not held any more, or `None` while all are.
+    pub fn loss(&self) -> Option<LossReason> {
+        self.guards.iter().find_map(|guard| guard.loss())
     }
 
     /// Returns `Ok` while all of them are held.
@@ -185,6 +220,12 @@ impl GuardAll {
             }
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    async fn release_quietly(&self) {
+        for guard in self.guards.iter().rev() {
+            guard.release_quietly().await;
+        }
     }
 
     fn lost_error(&self) -> LockError {

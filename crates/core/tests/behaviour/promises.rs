@@ -77,6 +77,20 @@ async fn the_value_of_work_that_outlived_its_lock_can_be_kept() {
     assert_eq!((report.value, report.loss), ("receipt", Some(LossReason::Expired)));
     let report = locker.lock("other").run_and_report(async |_| "quick").await.unwrap();
     assert_eq!((report.value, report.loss), ("quick", None));
+
+    let both = || locker.lock_all(["a", "b"]).on_lost(syncguard_core::OnLost::Continue);
+    let report = both()
+        .run_and_report(async |locks| {
+            locker.release_id(locks[1].lock_id()).await.unwrap();
+            sleep(20 * SECOND).await; // time to renew
+            "receipt"
+        })
+        .await
+        .unwrap();
+    assert_eq!((report.value, report.loss), ("receipt", Some(LossReason::Absent)));
+    let report = both().run_and_report(async |locks| locks.len()).await.unwrap();
+    assert_eq!((report.value, report.loss), (2, None));
+    assert!(!locker.is_locked("a").await.unwrap() && !locker.is_locked("b").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
