@@ -41,7 +41,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// Returns the code as the one word used in JSON, telemetry and the documentation.
+    /// Returns the code as it is written here, in the JSON of the command and in the documentation.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ServiceUnavailable => "ServiceUnavailable",
@@ -81,6 +81,9 @@ impl fmt::Display for ErrorCode {
 }
 
 /// A failure of a lock operation. Cheap to clone. That somebody else holds a lock is not an error of a single attempt.
+///
+/// `{}` is the message alone, because reporters such as anyhow and eyre print the causes after it by
+/// [`source`](Error::source). They know no hints: `{:#}` is all on one line, the message, its causes and the hint.
 ///
 /// ```
 /// use syncguard_core::{ErrorCode, Key};
@@ -235,7 +238,22 @@ impl LockError {
 
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        f.write_str(&self.0.message)?;
+        if !f.alternate() {
+            return Ok(());
+        }
+        // Many causes repeat the text of the one below them.
+        let mut said = self.0.message.to_string();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            let text = cause.to_string();
+            if !said.contains(&text) {
+                write!(f, ": {text}")?;
+                said.push_str(&text);
+            }
+            next = cause.source();
+        }
+        self.hint().map_or(Ok(()), |hint| write!(f, " ({hint})"))
     }
 }
 
@@ -287,11 +305,21 @@ mod tests {
             .with_key(&Key::new("canary-key").unwrap())
             .with_lock_id(&id);
 
-        let text = format!("{error} {error:?} {error:#?}");
+        let text = format!("{error} {error:#} {error:?} {error:#?}");
 
         assert!(!text.contains("canary-key"), "{text}");
         assert!(!text.contains(id.as_str()), "{text}");
         assert_eq!(error.key().unwrap().as_str(), "canary-key");
+    }
+
+    #[test]
+    fn one_line_tells_the_causes_and_the_hint_and_nothing_twice() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let cause = LockError::internal("no route").with_source(LockError::internal("no route").with_source(refused));
+        let error = LockError::internal("redis cannot be reached").with_source(cause).with_hint("is it running?");
+
+        assert_eq!(error.to_string(), "redis cannot be reached");
+        assert_eq!(format!("{error:#}"), "redis cannot be reached: no route: connection refused (is it running?)");
     }
 
     #[test]
