@@ -97,7 +97,7 @@ pub(crate) fn release_failed(error: &LockError, key: &Key, lock_id: &LockId) {
         target: "syncguard",
         key_hash = %key.hash(),
         lock_id_hash = %lock_id.hash(),
-        code = %error.code(),
+        code = error.code().as_label(),
         "release failed; the lease will end the lock"
     );
     #[cfg(not(feature = "tracing"))]
@@ -119,7 +119,7 @@ pub(crate) fn runtime_stands_still(key: &Key) {
 /// A renewal that did not succeed; it is tried again while the lease lasts.
 pub(crate) fn renewal_failed(error: &LockError, key: &Key) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: "syncguard", key_hash = %key.hash(), code = %error.code(), "renewal failed, trying again");
+    tracing::warn!(target: "syncguard", key_hash = %key.hash(), code = error.code().as_label(), "renewal failed, trying again");
     #[cfg(not(feature = "tracing"))]
     let _ = (error, key);
 }
