@@ -23,8 +23,7 @@
 //! # }
 //! ```
 //!
-//! Called inside an async context, every function here answers with an error that says so instead of blocking the
-//! runtime.
+//! Called inside an async context, every function here answers with an error instead of blocking the runtime.
 
 use std::fmt;
 use std::ops::Deref;
@@ -70,6 +69,13 @@ pub struct Locker(syncguard_core::Locker);
 impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// The blocking view of a locker, with its defaults.
+impl From<syncguard_core::Locker> for Locker {
+    fn from(locker: syncguard_core::Locker) -> Self {
+        Self(locker)
     }
 }
 
@@ -131,7 +137,7 @@ impl Locker {
         block_on(self.0.extend_id(lock_id, ttl))?
     }
 
-    /// Waits, for at most `timeout`, until abandoned attempts have been undone, and returns whether they were.
+    /// Waits, for at most `timeout`, until abandoned attempts are undone, and tells whether they were. Closes nothing.
     ///
     /// Guards of this API release before their drop returns, so a program needs it only after waits that were cut off.
     ///
@@ -181,8 +187,7 @@ impl LockRequest {
     pub fn run<T>(self, work: impl FnOnce(&LockHandle) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let value = work(&guard);
-        guard.check()?;
-        Ok(value)
+        guard.check().map(|()| value)
     }
 
     /// Does what [`run`](Self::run) does, and keeps the value of work whose lock was lost before it finished.
@@ -191,9 +196,7 @@ impl LockRequest {
     /// As [`acquire`](Self::acquire).
     pub fn run_and_report<T>(self, work: impl FnOnce(&LockHandle) -> T) -> Result<Report<T>> {
         let guard = self.acquire()?;
-        let value = work(&guard);
-        let loss = guard.loss();
-        Ok(Report::new(value, loss))
+        Ok(Report::new(work(&guard), guard.loss()))
     }
 }
 
@@ -283,8 +286,7 @@ impl LockAllRequest {
     pub fn run<T>(self, work: impl FnOnce(&GuardAll) -> T) -> Result<T> {
         let all = self.acquire()?;
         let value = work(&all);
-        all.check()?;
-        Ok(value)
+        all.check().map(|()| value)
     }
 
     /// Does what [`run`](Self::run) does, and keeps the value of work that lost a lock before it finished.
@@ -293,9 +295,7 @@ impl LockAllRequest {
     /// As [`LockRequest::acquire`].
     pub fn run_and_report<T>(self, work: impl FnOnce(&GuardAll) -> T) -> Result<Report<T>> {
         let all = self.acquire()?;
-        let value = work(&all);
-        let loss = all.loss();
-        Ok(Report::new(value, loss))
+        Ok(Report::new(work(&all), all.loss()))
     }
 }
 
@@ -332,7 +332,6 @@ impl Deref for GuardAll {
 
 impl Drop for GuardAll {
     fn drop(&mut self) {
-        // As for a single guard.
         let _ = self.release();
     }
 }

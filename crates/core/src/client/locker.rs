@@ -166,6 +166,9 @@ impl Locker {
     /// Waits like [`drain`](Self::drain), but not longer than `timeout`, and returns whether everything was given back
     /// by then.
     ///
+    /// It waits and closes nothing: guards that live keep their locks, and the locker takes requests as before.
+    /// Drop or release the guards first.
+    ///
     /// The last line of `main`: without it the runtime may end before dropped guards have released, and their locks
     /// stay until their leases end.
     #[doc(alias = "close")]

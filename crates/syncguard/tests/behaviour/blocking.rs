@@ -94,6 +94,8 @@ fn several_locks_elections_and_a_token_work_without_async_code_too() {
     assert!(locker.lock_all(["a", "c"]).try_acquire().unwrap().is_none());
     drop(all);
     assert_eq!(locker.lock_all(["a", "b"]).run(|held| held.guards().len()).unwrap(), 2);
+    let ours = syncguard::Locker::builder(MemoryBackend::new()).defaults(options.clone()).build();
+    assert!(Locker::from(ours).lock("k").acquire().unwrap().remaining() > Duration::from_secs(50));
     let report = locker.lock_all(["a", "b"]).run_and_report(|held| held.release().is_ok()).unwrap();
     assert!(report.value && report.loss == Some(syncguard::LossReason::Released));
 
