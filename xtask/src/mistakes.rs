@@ -49,10 +49,10 @@ const PATCHES: [(&str, &str, &str); 16] = [
     ),
     (
         "client/request.rs",
-        "let strict = self.on_lost == OnLost::Stop;\n        let (guard, report) = self.work_under_the_lock(work).await?;",
-        "let (strict, tokens) = (self.on_lost == OnLost::Stop, self.cancel.clone());
+        "let strict = self.heeds() == OnLost::Stop;\n        let (guard, report) = self.work_under_the_lock(work).await?;",
+        "let (strict, tokens) = (self.heeds() == OnLost::Stop, self.options.cancel.clone());
         let (guard, report) = self.work_under_the_lock(work).await?;
-        if HAS(ReleaseUnderTheCallersToken) && tokens.iter().any(CancellationToken::is_cancelled) {
+        if HAS(ReleaseUnderTheCallersToken) && tokens.iter().any(crate::CancellationToken::is_cancelled) {
             guard.leak();
             return Ok(report.value);
         }",
@@ -82,11 +82,11 @@ const PATCHES: [(&str, &str, &str); 16] = [
     ),
     (
         "words/error.rs",
-        "        f.write_str(&self.0.message)\n",
+        "        f.write_str(&self.0.message)?;\n",
         "        if let Some(key) = self.0.key.as_ref().filter(|_| HAS(RawKeyInErrors)) {
             write!(f, \"{}: \", key.as_str())?;
         }
-        f.write_str(&self.0.message)\n",
+        f.write_str(&self.0.message)?;\n",
     ),
     (
         "words/fence.rs",
