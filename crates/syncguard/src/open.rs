@@ -109,6 +109,10 @@ impl OpenOptions {
     ///
     /// # Cancel safety
     /// As [`open`].
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "redis", feature = "postgres", feature = "firestore")),
+        allow(clippy::unused_async, reason = "without a backend there is nothing to await")
+    )]
     pub async fn open(self, url: &str) -> Result<AnyBackend> {
         // Boxed: opening happens once, and its state, TLS and all, would otherwise make every caller's future kilobytes
         // large.

@@ -4,6 +4,7 @@
 //! what it moves and what it borrows. Most of it need not run: it has to compile.
 
 use std::pin::Pin;
+#[cfg(feature = "fenced-sqlx")]
 use std::time::Duration;
 
 use axum::Router;
